@@ -38,8 +38,8 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   return it->second;
 }
 
-// A chunk that fits one message gets one. Longer chunks may use shorter messages: a lap of them then stays in the
-// second-level cache next to the caller's data (docs/architecture.md, "Staging").
+// A chunk that fits one message is sent as one. A longer chunk may be sent in shorter messages: a lap of them stays in
+// the second-level cache beside the caller's data (docs/architecture.md, "Staging").
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
@@ -49,10 +49,10 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
   return {kShort, long_message(collective, chunk_bytes)};
 }
 
-// The message size between hosts, for a chunk of several 64 KiB. As few messages as the transport allows, but at least
-// four if ranks pass them on, unless hosts share cores. Twice as many for sums, so that a sum is sent while the rest
-// arrives, unless the link is the cores' own work and all of them are always busy. If the transport has no long
-// messages, a message is two equal pieces of the chunk, each at most as long as the transport's piece.
+// Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the transport
+// allows, but at least four if ranks forward them, unless hosts share cores. A sum has twice as many, so that its first
+// part is sent while the rest arrives. It does not if the ranks' own cores copy the bytes of the link and are always
+// busy. If the transport has no long messages, a message is two equal pieces of the chunk (MessageLimits::piece_bytes).
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kPieces = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
@@ -82,7 +82,8 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
-// Corrected and uncorrected forecasts are not comparable. Between hosts nothing is corrected.
+// Corrects all forecasts or none, because corrected and uncorrected ones cannot be compared. Corrects nothing on
+// several hosts.
 void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
   if (!hosts_.one_host()) return;
   const CostCorrections& known = settings_.corrections;
@@ -135,7 +136,7 @@ bool Planner::allowed(const Algorithm& a, const CallShape& r, bool staged_only) 
   const ScheduleProfile& p = profile(a, r.root);
   if (r.counts != nullptr && !p.serves_variable_counts) return false;
   if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
-    // One algorithm adds in the same order on every transport, and at every size if it does not cut the data.
+    // An algorithm adds in the same order on every transport. If it has only one chunk, it does so at every size too.
     const bool named = r.algorithm != nullptr;
     uint32_t kept = named ? RONDO_PROMISE_SAME_BITS_PER_TRANSPORT : 0;
     if (named && p.longest_chunk == 1) kept |= RONDO_PROMISE_SAME_BITS_PER_SIZE;
@@ -143,19 +144,19 @@ bool Planner::allowed(const Algorithm& a, const CallShape& r, bool staged_only) 
   }
   if (r.row != 0) {
     const TypeRow t = r.types();
-    if (p.pushes) return false;  // a peer's output takes pushed data bit by bit, without conversion
-    // A converting copy goes through a block, which a plain pull does not: messages take less time at every size
-    // (compare_types --collective all_gather, 4 MiB, 2 processes: 1.08 instead of 1.18 of the plain call).
+    if (p.pushes) return false;  // data is pushed into a peer's output without conversion
+    // A pull that converts copies through a block, a plain pull does not. Messages take less time at every size
+    // (compare_types --collective all_gather, 4 MiB, 2 processes: 1.08 times the plain call instead of 1.18).
     const bool named = r.algorithm != nullptr || a.name == settings_.algorithm;
     if (a.direct && !collective_reduces(a.collective) && !named) return false;
     if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator)
       return false;  // out cannot hold a partial sum
     if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
-      return false;  // its owner must get the sum from the accumulator
+      return false;  // the owner of a chunk must compute its sum in the accumulator
   }
   if (!a.direct) return true;
   if (!hosts_.one_host()) return false;  // no rank can access another host's memory
-  // A direct instruction reads its peers' raw inputs. It does not know their scales, counts or offsets.
+  // A direct instruction reads the peers' inputs as they are. It has not the peers' scales, counts or offsets.
   const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
   return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
@@ -177,13 +178,13 @@ std::string promise_names(uint32_t promises) {
 }  // namespace
 
 std::string Planner::why_none(const CallShape& r, std::string_view demanded) const {
-  std::string text = fmt::format("rank {}: no algorithm for {}{}", rank_, collective_name(r.collective),
+  std::string text = fmt::format("rank {}: no algorithm can serve this {}{}", rank_, collective_name(r.collective),
                                  r.counts != nullptr ? "_v" : "");
-  if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
+  if (!demanded.empty()) text += fmt::format(" (required: {})", demanded);
   if (r.promises != 0)
     return text + fmt::format(
-                      ": the promise of {} needs sums in the order of ranks; one_shot, two_shot, pull and direct add "
-                      "in this order",
+                      ": to keep the promise of {}, an algorithm must add in rank order; one_shot, two_shot, pull and "
+                      "direct do so",
                       promise_names(r.promises));
   if (r.row != 0)
     return text +
@@ -201,7 +202,7 @@ std::string Planner::why_none(const CallShape& r, std::string_view demanded) con
          "that may read one another's memory";
 }
 
-// A call's own algorithm is required; RONDO_ALGO applies to the calls that it can serve.
+// A call can require an algorithm. RONDO_ALGO is used for the calls that it can serve.
 std::string_view Planner::required_name(const CallShape& request, bool staged_only) {
   if (request.algorithm != nullptr) return request.algorithm->name;
   if (is_forced(request, staged_only)) return forced_.algorithm->name;
@@ -268,15 +269,15 @@ Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, cons
   shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
-  // A promise of bits needs ranks in rank order, wherever they are bound.
+  // A promise about bits needs rings and trees in rank order, on whichever cores the ranks are.
   const HostLayout& layout = request.promises == 0 ? hosts_ : hosts_by_rank_;
   return compile(record_rank(*c.algorithm, rank_, layout, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
 
-// A message between two ranks. Only the protocol is chosen, and both ends derive it from the length. A long message
-// goes in pieces short enough that its sender hears from the receiver before the last one: a mismatch is then reported
-// on both ends.
+// Plans a message between two ranks. Only the protocol is chosen. Both ends derive it from the length. A long message
+// is sent in short pieces, so that its sender must wait for the receiver before the last piece. Then both ends report a
+// mismatch.
 Status Planner::plan_message(const CallShape& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
@@ -295,7 +296,7 @@ Status Planner::plan_message(const CallShape& request, Plan& plan) {
   return {};
 }
 
-// The order of rings and trees, if it is not by rank.
+// Returns the order of rings and trees, if it is not by rank.
 std::string Planner::order_text() const {
   if (hosts_ == hosts_by_rank_) return {};
   const HostLayout& places = hosts_.places();
@@ -337,7 +338,7 @@ Status Planner::plan_collective(const CallShape& request, Plan& plan) {
   if (!settings_.algorithm.empty() && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));
-  // A kernel that copies from any buffer reaches all of them, if the algorithm only reads.
+  // If the algorithm only reads, and the kernel can copy from any buffer, all buffers can be reached.
   const bool reaches_all = best.algorithm->pulls_only && ports_.transport().can_pull();
   if (best.algorithm->direct && !reaches_all) {
     CallShape staged = request;

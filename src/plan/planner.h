@@ -1,11 +1,11 @@
-// Planner: picks algorithm, protocol and message size for a call, compiles the plan once, and can explain its choice.
+// Planner: chooses algorithm, protocol and message size for a call, compiles the plan once, and can explain its choice.
 //
-// All ranks must make the same choice. It therefore depends only on values that are equal on all of them: the call's
-// shape, the ranks and their hosts, the settings and constants agreed when the communicator was made (rank 0's), and
+// All ranks must make the same choice. Therefore it depends only on values that are equal on all of them. These are the
+// call's shape, the ranks and their hosts, rank 0's settings and constants (agreed when the communicator was made), and
 // whether all ranks can access the communicator's memory.
 //
-// cost_model.h forecasts a candidate's cost from schedule_profile.h. Thread safety: belongs to the communicator's
-// driver.
+// cost_model.h forecasts the cost of a candidate from its profile (schedule_profile.h). Thread safety: belongs to the
+// communicator's driver.
 #pragma once
 
 #include <map>
@@ -57,7 +57,7 @@ struct Plan {
   std::string reason;
 };
 
-/// The shape of a call with this algorithm, which all ranks must agree on.
+/// Returns the shape of a call with this algorithm. All ranks must have the same shape.
 OperationShape operation_shape(const CallShape& request, uint8_t algorithm);
 
 class Planner {
@@ -65,26 +65,29 @@ class Planner {
   /// hosts: an int if all ranks are on one host.
   Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
           const KernelTable& kernels);
-  /// The plan for a call; a repeated call costs one lookup in a set of four. Users other than the driver's current call
-  /// must share ownership. Errors: kUnsupported (a promise or setting that cannot be kept), the transport's.
+  /// Returns the plan for a call. A repeated call costs one look-up in a set of four. The driver's current call may
+  /// borrow the plan. Other users must share ownership. Errors: kUnsupported (a promise or setting that rondo cannot
+  /// keep), the errors of the transport.
   Expected<const std::shared_ptr<Plan>*> plan(const CallShape& request) {
     const bool direct = ports_.transport().may_be_direct();
     if (const auto* known = cache_.find(request, direct)) [[likely]]
       return known;
     return plan_slow(request);
   }
-  /// The algorithm of that name for the collective, or kInvalidArgument with the existing names.
+  /// Returns the collective's algorithm with this name. Error: kInvalidArgument with the existing names.
   Expected<const Algorithm*> find(Collective collective, std::string_view name) const;
 
-  /// All ways to run a call that settings and promises permit, the lowest forecast first; equal on all ranks. Errors:
-  /// kUnsupported. O(algorithms); the first time for a number of ranks and a root O(their instructions).
+  /// Returns all ways to run a call that settings and promises permit, the lowest forecast first. The list is equal on
+  /// all ranks. Errors: kUnsupported. O(algorithms). The first call with a root takes O(instructions of all
+  /// algorithms).
   Expected<std::vector<Candidate>> candidates(const CallShape& request) { return candidates(request, false); }
-  /// The algorithms that settings and promises permit for a call, whatever their cost; equal on all ranks, never empty.
-  /// staged_only: only those that do not access peers' buffers. Errors: kUnsupported, with the reason.
+  /// Returns the algorithms that settings and promises permit for a call, whatever their cost. The list is equal on all
+  /// ranks and never empty. staged_only: only algorithms that do not access peers' buffers. Errors: kUnsupported with
+  /// the reason.
   Expected<std::vector<const Algorithm*>> usable(const CallShape& request, bool staged_only = false);
   const ScheduleProfile& profile(const Algorithm& algorithm, Rank root);
-  /// Makes later collectives of this algorithm use this candidate; nullptr: free choice again. For measurements: call
-  /// it on all ranks, between two operations. Drops all plans.
+  /// Makes later calls of the algorithm's collective use this candidate. nullptr: free choice again. For measurements.
+  /// Call it on all ranks, between two operations. It drops all plans.
   void force(const Candidate* candidate);
   const PlannerSettings& settings() const { return settings_; }
   const HostLayout& hosts() const { return hosts_; }
@@ -102,7 +105,7 @@ class Planner {
   }
   /// The name of the only algorithm that may serve a call; empty: there are several.
   std::string_view required_name(const CallShape& request, bool staged_only);
-  /// True if an algorithm is a candidate when `demanded` (a name, or empty) is requested.
+  /// Returns true if an algorithm is a candidate when the caller requests `demanded` (a name, or empty).
   bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
   bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
   std::string why_none(const CallShape& request, std::string_view demanded) const;
@@ -118,13 +121,13 @@ class Planner {
   std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
   uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
-  /// Ranks that share a core share its caches: a shorter lap keeps more of their messages there. The same applies to
-  /// the longer messages between hosts.
+  /// Returns the lap (protocol/fifo.h) in messages. Ranks that share a core also share its caches. A shorter lap keeps
+  /// more of their messages there. The same is true for the longer messages between hosts.
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 || !hosts_.one_host() ? kRingMessages : 32; }
 
   Rank rank_;
   HostLayout hosts_;
-  HostLayout hosts_by_rank_;  // for calls with promises of bits
+  HostLayout hosts_by_rank_;  // for calls with promises about bits
   int nranks_;
   PlannerSettings settings_;
   const size_t measured_world_;  // the world of the corrections in use
