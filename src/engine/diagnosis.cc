@@ -1,5 +1,5 @@
-// Diagnosis of an OperationQueue after a long wait: aborts, different calls, lost ranks, late ranks. Slow paths only.
-// Every message names this rank, the operation, the peer and its position.
+// Finds the reason of a long wait of an OperationQueue: an abort, different calls, a lost rank or a late rank. These
+// are slow paths. Every error text names this rank, the operation, the peer and the position in the schedule.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kStillnessNs = 500'000'000;  // after this time without progress, finished ranks count as lost too
+constexpr uint64_t kStillnessNs = 500'000'000;  // after it, the death of a rank that has finished is an error too
 constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has posted its call
 
 std::string describe_shape(const OperationShape& s) {
@@ -76,7 +76,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
-  announce(*op);  // a program of one lane posts at its end, but the others should see now that it runs
+  announce(*op);  // so that the others see that it runs; a program of one lane posts itself only at its end
   auto end = [&](StatusCode code, const std::string& text, const Status& cause = {}) {
     board_.note_waits(waits_of(*op), OperationBoard::kForGood);
     const Status status(code, text);
@@ -91,11 +91,11 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     board_.note_waits(waits_of(*op), now);
-    // A status page does not show whether a message was sent before its sender left. All its messages are here, but
-    // some may have come after our lanes were last stepped. Step the lanes once more before the next look.
+    // A status page does not show whether a rank sent a message before it left. All its messages have arrived, but some
+    // perhaps after the last step of our lanes. Therefore step the lanes once more before the next check.
     Status cause;
     const auto loss = find_lost(*op, waited_ns, &cause);
-    if (loss && check_abort()) return;  // the reason why it left may be known now
+    if (loss && check_abort()) return;  // an abort may be the reason why it left
     if (loss && end_if_ranks_differ(true)) return;
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
@@ -110,9 +110,9 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
-// A rank that has finished `op` has sent all its messages for it, so its loss does not matter. After a long wait it
-// counts: transports report only the first death, and a second one may be the cause. cause: the failure that the rank
-// reported when it left, if any.
+// Returns a lost rank that may be the reason of the wait. A rank that has finished `op` has sent all its messages for
+// it, so its loss is no reason. After a long wait it is reported too: transports report only the first death, and a
+// second one may be the reason. Sets `cause` to the failure that the rank reported when it left, if any.
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
@@ -121,8 +121,8 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
     OperationBoard* board = transport_.board(r);
     return board != nullptr && board->last_finished() >= op.sequence;
   };
-  // Deaths come before departures, because ranks leave when they notice a death. Departures are read first, so that the
-  // death that caused them is already visible.
+  // A death is reported rather than a departure, because ranks leave when they notice a death. Departures are read
+  // first. A death that caused one of them is then already visible.
   std::optional<PeerLoss> left;
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
@@ -134,10 +134,10 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   return left;
 }
 
-// Compares every rank's status page with ours, so that all ranks notice a mismatch, not only the neighbours. Compares
-// this operation, and the other rank's last operation (an operation without elements leaves no message that could show
-// it). `looks_back`: compares also all earlier operations on the pages, because ranks may differ in a call in which
-// neither had to wait.
+// Compares every rank's status page with ours. Therefore all ranks notice a mismatch, not only the neighbours. Compares
+// this operation and the other rank's last one. (An operation without elements has no messages that could show it.)
+// `looks_back`: also compares all earlier operations on the pages, because ranks may differ in a call in which neither
+// had to wait.
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back) {
   if (is_point_to_point(op.program)) {
     if (Status s = find_pair_mismatch(op); !s.ok()) return s;
@@ -146,14 +146,14 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   }
   if (op.mismatch_with < 0 || waited_ns < kMismatchPatienceNs) return {};
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
-  constexpr uint64_t kNear = 1000;  // another shape's fingerprint is this near once in 8000 times
+  constexpr uint64_t kNear = 1000;  // the fingerprint of another shape is this near with a probability of 1 in 8000
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
     text += fmt::format(": of #{}, an equal call. The two ranks have made different calls since then", op.mismatch_at);
   if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
   return disagreement(op.sequence, std::move(text));
 }
 
-// Also reports it to ranks that cannot see it.
+// Returns the error, and reports it to ranks that cannot see the difference.
 Status OperationQueue::disagreement(uint64_t sequence, std::string text) {
   transport_.tell_disagreement(sequence, text);
   return Status(StatusCode::kMismatch, std::move(text));
@@ -202,7 +202,7 @@ Status OperationQueue::compare_calls() {
   return {};
 }
 
-// Compares the two ends of a message.
+// Compares the calls at the two ends of a message.
 Status OperationQueue::find_pair_mismatch(const Operation& op) {
   const OperationShape& mine = op.shape();
   const Rank peer = mine.root;
@@ -242,7 +242,7 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
   return otherwise;
 }
 
-// Every rank that a lane of this operation waits for.
+// Returns every rank that a lane of this operation waits for.
 std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
   std::vector<PeerWait> waits;
   const Program& p = *op.program;
@@ -257,8 +257,9 @@ std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
   return waits;
 }
 
-// A late rank makes other ranks late. Status pages show for each rank which ranks it waits for, in this operation or an
-// earlier one. The end of such a chain, or a stopped process, is the likely cause.
+// Returns the ranks that each rank waits for. A late rank makes other ranks late. Status pages show which ranks a rank
+// waits for, in this operation or in an earlier one. The end of such a chain, or a stopped process, is the likely
+// cause.
 std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string* ended) {
   constexpr size_t kMost = 16;  // ranks; a longer message would not be read
   auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
@@ -285,7 +286,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     std::vector<Rank> data, room;
     uint64_t where = op.sequence;
     for (const PeerWait& w : board->waits_since(monotonic_ns() - kStillnessNs)) {
-      if (!w.pair && w.sequence <= finished) continue;  // it no longer waits
+      if (!w.pair && w.sequence <= finished) continue;  // this wait is over
       (w.for_room ? room : data).push_back(w.peer);
       if (!w.pair) where = w.sequence;
       add(w.peer);
@@ -312,7 +313,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
                        sends ? "recv from" : "send to", rank_, op.sequence);
   }
   std::string late;
-  std::vector<Rank> silent;  // on other hosts, and not answering or never contacted
+  std::vector<Rank> silent;  // on other hosts; they do not answer, or there is no connection
   for (Rank r = 0; r < nranks_; ++r) {
     if (r == rank_) continue;
     OperationBoard* board = transport_.board(r);
@@ -330,7 +331,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
 }
 
 std::string OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
-  std::string ended;  // at the front, because a forwarded message may be cut
+  std::string ended;  // first in the text, because a forwarded text may be shortened
   const std::string waits = who_waits_for_whom(op, &ended);
   return fmt::format("{} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s){}{}; {}{}", describe(op),
                      static_cast<double>(waited_ns) * 1e-9, ended, who_is_late(op), blocked_on(op), waits);

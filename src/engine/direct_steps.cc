@@ -1,4 +1,4 @@
-// Runs direct steps: credits carry the addresses of peers' buffers, and each block goes from buffer to buffer.
+// Executes direct steps: they copy or reduce from buffer to buffer. Credits contain the addresses of the buffers.
 #include <algorithm>
 #include <cstring>
 
@@ -6,8 +6,8 @@
 
 namespace rondo {
 
-// A credit carries the addresses of the sender's buffers. The credits before the direct step are the entry: if any
-// rank's buffers cannot be reached, every rank learns it from the same credits, and all run the fallback instead.
+// Sends or receives a credit. It contains the addresses of the sender's buffers. If the buffers of any rank cannot be
+// reached, every rank reads this in the same credits before the direct step. All ranks then run the fallback.
 bool Executor::credit(Operation& op, const ProgramStep& s) {
   struct Credit {
     RemoteAddress in, out;
@@ -15,7 +15,7 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
   static_assert(sizeof(Credit) <= kLinePayloadBytes);
   if (!ready(op, s, 1)) return false;
   const Program& p = *op.program;
-  if (!p.direct) {  // only a signal that this rank is here
+  if (!p.direct) {  // without addresses: it only shows that this rank has reached this step
     move(op, s, 0, 0, 1);
     return true;
   }
@@ -50,10 +50,11 @@ const std::byte* Executor::mapped_source(const Operation& op, const ProgramStep&
          s.src.first_elem * op.program->elem_bytes[static_cast<int>(s.src_buffer)];
 }
 
-// True if the data of a direct step must be converted first: a peer's input in a call of mixed types.
+// Returns true if the data of a direct step must be converted first: it is a peer's input in a call of mixed types.
 bool Executor::converts(const Program& p, const ProgramStep& s) { return p.mixed && s.src_buffer == Buffer::kIn; }
 
-// One block of a direct step. Sources and sinks are pointers. Pulled sources are first copied to a buffer of this rank.
+// Processes one block of a direct step. Mapped sources and sinks are used in place. Other sources are first pulled into
+// a buffer of this rank.
 Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const uint64_t elem_bytes = op.program->elem_bytes[static_cast<int>(s.src_buffer)];
   const uint64_t skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;

@@ -8,8 +8,8 @@
 namespace rondo {
 namespace {
 
-// dst := own + data. `data` is in the transport's memory and may be misaligned for the element type. Then it is copied
-// through a block that stays in the L1 cache.
+// Stores own + data in dst. `data` is in the transport's memory and may be misaligned for the element type. Then it is
+// copied through a block that stays in the L1 cache.
 void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::byte* data, bool own_first,
          std::byte* dst, uint32_t bytes) {
   auto add_block = [&](const std::byte* theirs, uint32_t at, uint32_t n) {
@@ -73,7 +73,7 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   return true;
 }
 
-// The lane's next message may arrive before the lane is retried. Posts its receive now.
+// Posts the receive of the lane's next message, because it may arrive before the next step of the lane.
 void Executor::expect_next(Operation& op, uint32_t lane) {
   const Program& p = *op.program;
   const LaneState& at = op.lanes[lane];
@@ -96,7 +96,8 @@ bool Executor::advance(Operation& op, uint32_t lane) {
   return true;
 }
 
-// True if the next message can be moved: its `steps` lines are ready on both sides, and its rings have room.
+// Returns true if the next message can be moved: all receives have arrived, and all sends have `steps` free lines and
+// space for `ring_bytes` in their rings.
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes) {
   if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
     blocked_by_ = WaitReason::kOrder;
@@ -123,8 +124,8 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
   return true;
 }
 
-// Posts a receive to the transport, if only data is missing. The message must end in a buffer, as a copy or added to
-// one operand.
+// Posts a receive to the transport, if only the data is missing. The message must end in a buffer of this operation, as
+// a copy or added to one operand.
 void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   if (s.recv.size() != 1 || s.recv[0]->landing == nullptr || !s.has(kVerbDst)) return;
   const Program& p = *op.program;
@@ -153,7 +154,7 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
   const std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
   const uint64_t bytes = num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)];
   if (!op.has_lent(dst, bytes)) return false;
-  op.bring_in(dst, bytes);  // its readers may wait for this very step
+  op.bring_in(dst, bytes);  // its readers may wait for the result of this step
   return op.has_lent(dst, bytes);
 }
 
@@ -168,7 +169,7 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
   }
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline) return true;
-  bool waits = false;  // for writers: then stop pulling, to avoid repeated reads
+  bool waits = false;  // for a writer: then pull no more, because the step will be repeated
   auto wait_for = [&](const ReadPort& r) {
     r.refuse();
     note_missing(r.writer_bell);
@@ -198,7 +199,7 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     auto pull = [&](uint64_t first, std::byte* into, uint64_t num_bytes) {
       return ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, first, into, num_bytes).ok();
     };
-    // Read its end too: within the message it is too late to refuse.
+    // Read the last byte too: after the first block it is too late to refuse.
     std::byte last;
     const uint32_t all_bytes = p.ring_bytes_of_message(num_elems);
     const bool ok = pull(0, to, bytes) && (bytes == all_bytes || pull(all_bytes - 1, &last, 1));
@@ -213,8 +214,8 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
   return !waits;
 }
 
-// Fetches the next block, from `first` on, of messages that were not copied into the ring meanwhile. Returns false if
-// it cannot be read. Earlier blocks may then already have been added.
+// Fetches the next block, from `first` on, of each message that was not copied into the ring meanwhile. Returns false
+// if a block cannot be read. Earlier blocks may then have been added already.
 bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems) {
   const Program& p = *op.program;
   for (size_t i = 0; i < s.recv.size(); ++i) {
@@ -229,7 +230,7 @@ bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, u
   return op.reach_error.ok();
 }
 
-// For a message of an equal operation with another number, computes the distance of the two ranks.
+// Notes the writer of a message of another operation. If that operation is equal to this one, computes its number.
 void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from) {
   const uint32_t found = from.fifo.found_fingerprint(),
                  ahead = (found + kFingerprints - op.fingerprint(s)) % kFingerprints;
@@ -237,12 +238,13 @@ void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort
   op.mismatch_at = ahead <= kFingerprints / 2 ? op.sequence + ahead : op.sequence - (kFingerprints - ahead);
 }
 
-// Prefers a missing peer on this core: it cannot send before this thread yields.
+// Notes a missing peer. Prefers a peer on this core, which cannot send before this thread yields.
 void Executor::note_missing(const Doorbell* whose) {
   if (whose != nullptr && (missing_ == nullptr || same_cpu(*whose, *own_bell_))) missing_ = whose;
 }
 
-// A peer on this core whose message comes later in the lane must run too, and preferably now.
+// Notes the missing peers of the following steps too. If such a peer is on this core, this thread should yield to it
+// now.
 void Executor::look_ahead(const Operation& op, const ProgramStep& s) {
   for (uint32_t k = 1; k <= s.further_receives && (missing_ == nullptr || !same_cpu(*missing_, *own_bell_)); ++k) {
     const ProgramStep& later = (&s)[k];
@@ -251,7 +253,7 @@ void Executor::look_ahead(const Operation& op, const ProgramStep& s) {
   }
 }
 
-// Earlier operations on the same end must finish with it first.
+// Returns true if all earlier operations have finished their steps on the connections of this step.
 bool Executor::my_turn(const Operation& op, const ProgramStep& s) const {
   const Program& p = *op.program;
   for (size_t i = 0; i < p.reads.size(); ++i)
@@ -345,7 +347,7 @@ uint32_t Executor::gather(const ProgramStep& s, const std::byte* src, Received r
   return n;
 }
 
-// Lines are too short for one kernel call each.
+// Copies lines without a kernel, because a line is too short for a call of one.
 void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes) {
   for (uint32_t k = 0; bytes != 0; ++k) {
     const uint64_t n = std::min<uint64_t>(bytes, kLinePayloadBytes);
@@ -360,11 +362,11 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Returns whether a message can stay in its buffer, for its reader to pull (by address) or for the transport to send.
+// Returns whether a message can stay in its buffer. Then its reader pulls it (by address), or the transport sends it.
 Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // copying shorter ones is faster
   constexpr uint32_t kLeastPulledBytes = 32 * 1024;
-  // Not worth it for pure gathers: their readers copy anyway, and write far from their caches.
+  // Only for sums. Readers of a gather copy the data in any case, and write it far from their caches.
   const bool by_address =
       to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
   if (!by_address && (bytes < kLeastBytes || to.loan() == nullptr)) return Lending::kNot;
@@ -372,7 +374,7 @@ Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const s
   return by_address ? Lending::kByAddress : Lending::kToTransport;
 }
 
-// Call right before the message is posted: from then on bring_in can copy it.
+// Notes a zero-copy send. Call it directly before the message is posted. Afterwards bring_in can copy the message.
 void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes) {
   constexpr size_t kManyLent = 64;
   if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // in case no step overwrites data
@@ -386,7 +388,7 @@ void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* 
   op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
 }
 
-// Chooses for each port: into its ring, or zero-copy from the buffer.
+// Chooses for each port whether the message goes into its ring or is sent from the buffer.
 void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes) {
   for (WritePort* w : s.send) {
     const Lending how = stays == nullptr ? Lending::kNot : may_lend(op, *w, stays, bytes);
@@ -416,7 +418,8 @@ void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t sk
   }
 }
 
-// Pulled data is added block by block while it is in the core's cache. Returns false if a later block cannot be read.
+// Moves a message. Pulled data is added block by block while it is in the core's cache. Returns false if a later block
+// cannot be read.
 bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline || s.is(kFlagCredit)) {
@@ -470,7 +473,7 @@ bool Executor::step_once(Operation& op, const ProgramStep& s) {
   if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
     if (r->fifo.arrived(s.once_steps, op.fingerprint(s)) != Arrival::kReady &&
-        !ready(op, s, s.once_steps))  // finds the reason and connects; the message may have come meanwhile
+        !ready(op, s, s.once_steps))  // finds the reason and connects; the message may have arrived meanwhile
       return false;
   for (WritePort* w : s.send)
     if (!w->fifo.room(s.once_steps)) {

@@ -1,8 +1,8 @@
 // Executor: executes the verbs. step() moves one message of one lane of one operation, if possible now.
 //
-// One function serves all verbs: it gathers the sources {own chunk, received messages}, reduces if there are several,
-// and scatters to the sinks {own chunk, sends}. It never waits. The driver retries a step that is not ready.
-// Thread safety: belongs to the communicator's driver.
+// One function executes all verbs. It gathers the sources {own chunk, received messages}, reduces them if there are
+// several, and stores the result in the sinks {own chunk, sends}. It never waits. The driver retries a step that is not
+// ready. Thread safety: belongs to the communicator's driver.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,8 @@
 
 namespace rondo {
 
-/// Page-aligned memory, so that neither the kernel's copies nor rondo's kernels straddle cache lines. reserve() may
-/// grow it and does not keep its contents.
+/// Page-aligned memory. Vectors of the copies and kernels then do not straddle cache lines. reserve() may grow it and
+/// does not keep its contents.
 class PageBlock {
  public:
   void reserve(uint64_t bytes) {
@@ -41,20 +41,21 @@ class Executor {
     if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
     return step_lane(op, lane);
   }
-  /// The same for a step of a program in `once` form, without lane bookkeeping; while is_traced() the traced twin, with
-  /// begin_once() before the first one.
+  /// step_once executes a step of a program in `once` form, without lane bookkeeping. If is_traced(), call begin_once()
+  /// before the first step, and step_once_traced for each.
   bool step_once(Operation& op, const ProgramStep& s);
   bool step_once_traced(Operation& op, const ProgramStep& s);
   void begin_once() { trace_->begin_operation(); }
   bool is_traced() const { return trace_ != nullptr; }
-  /// Records every instruction from now on; nullptr ends this. The caller owns the trace.
+  /// Records every following instruction in `trace`; nullptr ends this. The caller owns the trace.
   void set_trace(StepTrace* trace) { trace_ = trace; }
-  /// The state of a lane of a running operation, and what it waits for.
+  /// Returns the state of a lane of a running operation, and the reason why it waits.
   FlightLane look_at(const Operation& op, uint32_t lane) const;
-  /// The bell of a peer that was missing since forget_missing(), preferably a peer on this core. nullptr if unknown.
+  /// Returns the bell of a peer that a step has waited for since forget_missing(), preferably of a peer on this core.
+  /// nullptr if unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
-  /// With oversubscribed cores, a waiting rank notes all missing peers, not only the first.
+  /// If cores are oversubscribed, a waiting rank notes all missing peers, not only the first.
   void set_crowded(bool crowded) { crowded_ = crowded; }
 
  private:
@@ -97,7 +98,7 @@ class Executor {
   const Doorbell* missing_ = nullptr;
   bool crowded_ = false;
   StepTrace* trace_ = nullptr;
-  WaitReason blocked_by_ = WaitReason::kNone;  // reason of the last failed try
+  WaitReason blocked_by_ = WaitReason::kNone;  // why the last step did not move
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
   PageBlock pulled_;  // blocks pulled from peers' buffers

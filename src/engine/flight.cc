@@ -1,5 +1,6 @@
 // Collects an OperationQueue's part of a flight record: its status page, the state of each lane of its operations, and
-// what is visible of the other ranks. A slow path: no data is kept for it.
+// the status pages and processes of the other ranks that this rank can see. This is a slow path: it computes everything
+// when it is called.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ FlightOperation flight_operation(const PostedOperation& posted, uint64_t last_fi
   return {posted, algorithm_name(posted.shape), posted.finished_ns != 0 || posted.sequence <= last_finished};
 }
 
-// Newest first.
+// Returns the operations of a status page, the newest first.
 std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
   std::vector<FlightOperation> found;
   const uint64_t last = board.last_posted(), finished = board.last_finished();
@@ -25,7 +26,7 @@ std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
   return found;
 }
 
-// A number that most likely no other communicator of this host has, from the process and the time.
+// Returns a number that no other communicator of this host is likely to have, from the process and the time.
 uint64_t new_communicator_id() {
   uint64_t h = (ticks() ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15u;
   h ^= h >> 31;

@@ -10,7 +10,7 @@
 namespace rondo {
 namespace {
 
-// Watches one queue whose driver role the waiting thread holds.
+// Watches one queue. The waiting thread has its driver role.
 class QueueWatch final : public WaitObserver {
  public:
   explicit QueueWatch(OperationQueue& queue) : queue_(queue) {}
@@ -25,7 +25,7 @@ class QueueWatch final : public WaitObserver {
   OperationQueue& queue_;
 };
 
-// Watches the queues of a batch; takes a queue's role to look closer.
+// Watches the queues of a batch. Takes the driver role of a queue to check it.
 class BatchWatch final : public WaitObserver {
  public:
   explicit BatchWatch(const std::vector<OperationQueue*>& queues) : queues_(queues) {}
@@ -117,10 +117,10 @@ Status HostBackend::submit(std::span<Call> calls) {
       return blocking_.program->once && queue_.may_run_once() ? run_once() : run_alone();
     }
   }
-  return submit_all(calls);  // behind the asynchronous operations that are under way
+  return submit_all(calls);  // after the asynchronous operations in progress
 }
 
-// The path of a small message: one pass over the lanes without bookkeeping.
+// Runs a program in `once` form: one pass over the lanes without bookkeeping. This is the path of a small message.
 Status HostBackend::run_once() {
   Operation& op = blocking_;
   const Program& p = *op.program;
@@ -135,10 +135,10 @@ Status HostBackend::run_once() {
     executor.begin_once();
   const auto step = traced ? &Executor::step_once_traced : &Executor::step_once;
   for (size_t i = 0; i < p.lanes.size(); ++i) {
-    if (i + 1 == p.lanes.size() && i != 0) queue_.announce(op);  // what others wait for is out
+    if (i + 1 == p.lanes.size() && i != 0) queue_.announce(op);  // the messages that others wait for are sent
     for (const ProgramStep& s : p.lanes[i]) {
       if ((executor.*step)(op, s)) {
-        // Nobody waits for this rank, and the message was there: so, perhaps, is the next operation's.
+        // No rank waits for this one, and the message had arrived. Perhaps the next operation's has arrived too.
         if (p.writes.empty())
           for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
         continue;
@@ -232,7 +232,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
   SpinSettings settings = queues[0]->spin();
   HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
   for (OperationQueue* q : queues) q->contend();
-  constexpr uint32_t kPassesPerCheck = 1 << 14;  // other operations may move while one is stuck
+  constexpr uint32_t kPassesPerCheck = 1 << 14;  // one operation may be stuck while others move
   for (uint32_t pass = 1; !all_done(batch); ++pass) {
     bool moved = false;
     for (OperationQueue* q : queues)
@@ -313,7 +313,7 @@ Status HostBackend::free(void* ptr, const ControlGather&) {
   return transport_.free(ptr);
 }
 
-// Threads reach any buffer as it stands.
+// Returns true if all ranks can access the buffer without a registration. Ranks that are threads can access any buffer.
 bool HostBackend::reaches(const void* ptr, uint64_t bytes) const {
   const RemoteAddress at = transport_.describe(ptr, bytes);
   return at.region != RemoteAddress::kNowhere && at.region != RemoteAddress::kByCopy;

@@ -1,9 +1,10 @@
-// HostBackend: runs the calls of host memory: plans them, puts them into the queue, and drives it.
+// HostBackend: runs the calls of host memory. It plans them, adds them to the queue, and drives the queue.
 //
-// A blocking call on an idle queue runs at once in the caller's thread, in one Operation that serves all of them. Any
-// other is admitted to the queue, and whoever waits steps all queues that its batch is in, interleaved, until it is done.
+// A blocking call on an idle queue runs at once in the caller's thread. One Operation serves all such calls. Other
+// calls are admitted to the queue. A thread that waits for a batch steps all queues of the batch, interleaved, until it
+// is done.
 //
-// Thread safety: any thread may submit; batches that share a communicator take turns through its driver role.
+// Thread safety: any thread may submit. If batches share a communicator, one at a time has its driver role.
 #pragma once
 
 #include <memory>
@@ -29,19 +30,20 @@ class HostBackend final : public Backend {
         planner_(rank, hosts, settings, queue_.ports(), kernels) {}
 
   OperationQueue& queue() { return queue_; }
-  /// Belongs to the driver: between lock() and unlock().
+  /// Returns the planner. It belongs to the driver: use it between lock() and unlock().
   Planner& planner() { return planner_; }
   const Planner& planner() const { return planner_; }
-  /// Takes the driver role, waiting for it: whoever has it waits with a deadline, so this ends too.
+  /// Waits for the driver role and takes it. The thread that has the role waits with a deadline. Therefore this ends
+  /// too.
   void lock();
   void unlock() { queue_.leave(); }
-  /// Where its progress thread runs.
+  /// Sets the CPUs of the progress thread.
   void bind(const std::optional<Binding>& binding) { binding_ = binding; }
-  /// No more calls come: waits for those under way, whose errors are their waiters'.
+  /// Waits for the running calls and ends the progress thread. No more calls may follow.
   void stop();
-  /// Plans a call and gives it its place in the order. Errors: not_started().
+  /// Plans a call and adds it to the queue. Errors: not_started().
   Expected<std::shared_ptr<Operation>> admit(const Call& call);
-  /// Drives the queues of these operations until all are done. The first error in their order, or ok.
+  /// Drives the queues of these operations until all are done. Returns the first error in their order, or ok.
   static Status run(std::span<const std::shared_ptr<Operation>> batch);
 
   Status check(Call& call) const override;
@@ -70,8 +72,8 @@ class HostBackend final : public Backend {
   Transport& transport_;
   OperationQueue queue_;
   Planner planner_;
-  Operation blocking_;                                 // serves all blocking calls on an idle queue; the driver's
-  std::vector<std::shared_ptr<Operation>> under_way_;  // the driver's
+  Operation blocking_;  // serves all blocking calls on an idle queue; belongs to the driver
+  std::vector<std::shared_ptr<Operation>> under_way_;  // belongs to the driver
   std::optional<Binding> binding_;
   std::mutex progress_mutex_;
   std::unique_ptr<ProgressThread> progress_;

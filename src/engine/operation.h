@@ -32,7 +32,7 @@ struct Operation : WorkState {
   std::byte* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
   alignas(8) std::byte premul[8] = {};  // this rank's scale, one element of the accumulator type
-  uint64_t deadline_ns = 0;    // time limit, from its first wait on
+  uint64_t deadline_ns = 0;             // limit of its wait
   uint64_t waiting_since_ns = 0;  // time of its first noticed wait; 0: never
   uint64_t tag = 0;
 
@@ -40,8 +40,8 @@ struct Operation : WorkState {
   uint32_t call_index = 0;  // of `sequence`
   LaneState lanes[kMaxLanes];
   uint32_t lanes_left = 0;
-  uint32_t looks_at_end = 0;    // looks since its lanes finished while address sends were still unread
-  bool waits_for_turn = false;  // earlier operations run: it takes turns on their connections
+  uint32_t looks_at_end = 0;    // checks for unread sends by address since its lanes have finished
+  bool waits_for_turn = false;  // earlier operations run: it must wait for their steps on shared connections
   bool started = false;
   bool announced = false;  // posted on the status page
   bool peer_was_gone = false;  // send, recv: result of the last check for losses
@@ -49,13 +49,13 @@ struct Operation : WorkState {
   uint64_t mismatch_at = 0;  // that operation's number if it has the same shape, else far from `sequence`
   Status reach_error;        // a peer's buffer could not be read, in a direct step or within a message
 
-  // First step of this operation on each of the program's ends, in the order of program->reads and ->writes.
+  // The first step of this operation on each end of the program, in the order of program->reads and ->writes.
   std::vector<uint64_t> first_read_steps, first_write_steps;
-  // Addresses of the peers' buffers, filled by the entry credits of direct programs.
+  // Addresses of the peers' buffers, from the entry credits of direct programs.
   std::vector<RemoteAddress> peer_in, peer_out;
   std::vector<std::byte> scratch;
-  // Zero-copy sends that were outstanding at the last look. The operation is not done before all of them are read or
-  // copied into the ring. Until then their data must not be overwritten.
+  // Zero-copy sends that were not read at the last check. The operation is done when all of them are read or copied
+  // into the ring. Until then their data must not be overwritten.
   struct Lent {
     const Loan* loan;  // nullptr: sent by address
     WritePort* port;
@@ -66,7 +66,8 @@ struct Operation : WorkState {
     bool overlaps(const std::byte* at, uint64_t n) const { return at < data + bytes && data < at + n; }
   };
   std::vector<Lent> lent;
-  // Posted receives at the last look. Their buffers are not sent zero-copy: an answer may arrive before all have read.
+  // Posted receives at the last check. Their buffers are not sent zero-copy, because an answer may arrive before all
+  // readers have read the data.
   struct Asked {
     const Landing* landing;
     uint64_t flag;
@@ -76,7 +77,7 @@ struct Operation : WorkState {
   std::vector<Asked> asked;
   LaneWait waits[kMaxLanes];  // for traces: how long each lane's next instruction has waited
 
-  /// Clears an earlier use, so that one Operation serves all blocking calls of a communicator.
+  /// Clears the state of an earlier call. One Operation serves all blocking calls of a communicator.
   void reset() {
     waiting_since_ns = 0;
     peer_was_gone = false;
@@ -87,11 +88,12 @@ struct Operation : WorkState {
     planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }
-  /// Fingerprint of a step's messages.
+  /// Returns the fingerprint of a step's messages.
   uint32_t fingerprint(const ProgramStep& s) const { return fingerprint_at(s.fingerprint, call_index); }
-  /// The shape that all ranks must agree on. It stays the planned one, because ranks fall back at different times.
+  /// Returns the shape that all ranks must agree on. It is always the planned one, because ranks start the fallback at
+  /// different times.
   const OperationShape& shape() const { return (planned != nullptr ? planned : program)->operation; }
-  /// True if its lanes have finished and no peer reads its zero-copy sends any more.
+  /// Returns true if its lanes have finished and no peer reads its zero-copy sends any more.
   bool complete() {
     if (lanes_left != 0 || lent.empty() || repaid()) return lanes_left == 0;
     constexpr uint32_t kMostLooks = 64;  // a late reader gets a copy, so that the caller need not wait for it
@@ -99,16 +101,17 @@ struct Operation : WorkState {
     bring_in();
     return lent.empty();
   }
-  /// Removes completed zero-copy sends. True if none is left.
+  /// Removes completed zero-copy sends. Returns true if none is left.
   bool repaid() {
     std::erase_if(lent, [](const Lent& l) { return !l.is_out(); });
     return lent.empty();
   }
-  /// True if a zero-copy send still uses some of these bytes.
+  /// Returns true if a zero-copy send still uses some of these bytes.
   bool has_lent(const std::byte* at, uint64_t bytes) {
     return !repaid() && std::any_of(lent.begin(), lent.end(), [&](const Lent& l) { return l.overlaps(at, bytes); });
   }
-  /// Copies messages that were sent by address, all or those in these bytes, into the rings. Waits for no reader.
+  /// Copies messages that were sent by address into the rings: all of them, or those in these bytes. Does not wait for
+  /// a reader.
   void bring_in(const std::byte* at = nullptr, uint64_t bytes = 0) {
     bring_in_if([&](const Lent& l) { return at == nullptr || l.overlaps(at, bytes); });
   }
@@ -118,13 +121,13 @@ struct Operation : WorkState {
       if (l.loan == nullptr && l.port->fifo.is_refused(l.step)) l.port->lends_by_address = false;
     bring_in_if([](const Lent& l) { return !l.port->lends_by_address; });
   }
-  /// True if a posted receive may write to some of these bytes.
+  /// Returns true if a posted receive may write to some of these bytes.
   bool may_land_on(const std::byte* at, uint64_t bytes) {
     std::erase_if(asked, [](const Asked& a) { return !a.landing->waits_for(a.flag); });
     return std::any_of(asked.begin(), asked.end(),
                        [&](const Asked& a) { return at < a.at + a.bytes && a.at < at + bytes; });
   }
-  /// Prepares it to run `p` from the beginning.
+  /// Prepares the operation to run `p` from the beginning.
   void load(const Program* p) {
     program = p;
     lanes_left = looks_at_end = 0;

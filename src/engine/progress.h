@@ -1,8 +1,8 @@
 // ProgressThread: drives a queue's asynchronous operations while no caller waits for them.
 //
-// It sleeps while nothing is outstanding, and leaves the driver role to a waiting thread. Made with the first
-// asynchronous operation, one per communicator. With a binding it runs on the bound CPUs, as far as the thread that
-// makes it may run there. Thread safety: kick() from any thread; the destructor joins.
+// It sleeps while nothing is outstanding. It leaves the driver role to a thread that waits. A communicator has one. The
+// first asynchronous operation makes it. With a binding it runs on the bound CPUs, as far as the thread that makes it
+// may run there. Thread safety: kick() from any thread. The destructor joins the thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,13 +18,14 @@ namespace rondo {
 
 class ProgressThread final : public QueueHelper {
  public:
-  /// Errors: as Thread::start.
+  /// Starts the thread. Errors: those of Thread::start.
   static Expected<std::unique_ptr<ProgressThread>> create(OperationQueue& queue,
                                                           const std::optional<Binding>& binding = {});
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
-  /// Call after an operation was admitted, or after a waiting thread left with operations outstanding.
+  /// Wakes the thread. Call it when an operation was admitted, or when a waiting thread has left and operations are
+  /// outstanding.
   void kick() override;
 
  private:

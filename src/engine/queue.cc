@@ -9,7 +9,7 @@ bool overlap(const std::byte* a, uint64_t a_bytes, const std::byte* b, uint64_t 
   return a < b + b_bytes && b < a + a_bytes;
 }
 
-// True if neither writes memory that the other reads or writes.
+// Returns true if neither writes memory that the other reads or writes. Both may read the same memory.
 bool independent(const Operation& x, const Operation& y) {
   return !overlap(x.out, x.out_bytes, y.out, y.out_bytes) && !overlap(x.out, x.out_bytes, y.in, y.in_bytes) &&
          !overlap(x.in, x.in_bytes, y.out, y.out_bytes);
@@ -26,7 +26,7 @@ void OperationQueue::begin(Operation& op) {
   if (p.direct) {
     op.peer_in.assign(static_cast<size_t>(nranks_), {});
     op.peer_out.assign(static_cast<size_t>(nranks_), {});
-    // A buffer that this rank does not have is never touched, so it counts as reachable.
+    // A buffer that this rank does not have is never used. The peers need not reach it.
     auto describe = [this](const std::byte* at, uint64_t bytes) {
       return bytes != 0 ? transport_.describe(at, bytes) : RemoteAddress{RemoteAddress::kNothing, 0};
     };
@@ -61,13 +61,13 @@ bool OperationQueue::step_lanes(Operation& op) {
     if (op.program->lanes[i].empty()) continue;
     while (op.lanes[i].loop < op.program->num_loops && executor_.step(op, i)) {
       moved = true;
-      // Take a message that arrived before its receive was posted at once. Otherwise the transport would always be one
-      // message ahead, and never deliver to the destination buffer.
+      // If a message arrived before its receive was posted, take it at once. Otherwise the transport would always be
+      // one message ahead and would never deliver to the destination buffer.
       if (!carries_ || !receives_next(op, i)) [[likely]]
         break;
     }
   }
-  // For a finished operation rest() sends the last messages.
+  // When an operation has finished, rest() sends the last messages.
   if (carries_ && (op.lanes_left != 0 || !op.lent.empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
@@ -92,12 +92,14 @@ void OperationQueue::admit(Operation& op) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Operations start in order, so that every connection carries all ranks' messages in the same order.
+// Returns true if an operation may start. Operations start in order, because all ranks must send the messages of a
+// connection in the same order.
 bool OperationQueue::may_start(size_t index) const {
   const Operation& op = *active_[index];
   for (size_t i = 0; i < index; ++i) {
     const Operation& before = *active_[i];
-    // A direct operation runs by itself, and so does an operation with a fallback, because it has reserved no turns.
+    // A direct operation, or one with a fallback, does not run beside others, because it reserves no steps for the
+    // fallback.
     auto alone = [](const Operation& o) { return o.program->direct || o.fallback != nullptr; };
     const bool share_ends = is_point_to_point(before.program) == is_point_to_point(op.program);
     if (!before.started || !independent(before, op)) return false;

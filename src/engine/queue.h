@@ -1,13 +1,13 @@
 // OperationQueue: the ordered queue of operations of a rank's communicator, and its driver role.
 //
-// Only the holder of the driver role (drive/leave) may plan, admit and step operations. A blocking call or a Work::wait
-// takes the role until its operation is done. The progress thread takes it only while no thread waits.
+// Only the thread with the driver role (drive/leave) may plan, admit and step operations. A blocking call or a
+// Work::wait takes the role until its operation is done. The progress thread takes it only while no thread waits.
 //
-// Operations start in order. Sends and receives do too, but on each rank separately: they have their own count, because
-// they are not part of the order that all ranks share. An operation may start while earlier ones run if it touches none
-// of their memory. It then takes turns on shared connections. Other operations wait. After an operation fails, the
-// communicator refuses all further work with that error, because its ranks no longer agree on the messages of their
-// connections.
+// Operations start in order. They have a number in this order. Sends and receives have numbers of their own, because
+// they are not part of the order that all ranks share. An operation may start while earlier ones run, if none of them
+// writes memory that another one reads or writes. On a connection that they share, it waits for the steps of the
+// earlier operations. If an operation fails, the communicator refuses all further work with that error, because its
+// ranks no longer agree on the messages of their connections.
 //
 // Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
 // thread; all other functions only from the driver.
@@ -22,7 +22,7 @@
 
 namespace rondo {
 
-/// Called by the driver.
+/// The driver calls it.
 class QueueObserver {
  public:
   virtual void failing(const Status& status) = 0;  // once, before the running operations end with it
@@ -63,14 +63,14 @@ class OperationQueue {
     return driver_.load(std::memory_order_relaxed) == 0 && driver_.exchange(1, std::memory_order_acquire) == 0;
   }
   void leave() { driver_.store(0, std::memory_order_release); }
-  /// The driver has nothing more to do: the transport completes outstanding messages without it.
+  /// Ends the driver's work. The transport completes outstanding messages without it.
   void rest() {
     if (carries_) [[unlikely]]
       transport_.rest();
   }
-  /// True if programs may run in their `once` form, which reads only its own messages.
+  /// Returns true if programs may run in their `once` form. That form does not move messages of the transport.
   bool may_run_once() const { return !carries_; }
-  /// A waiting thread requests the role. The helper gives way until the thread has left.
+  /// Requests the role for a waiting thread. The helper does not take it until stop_contending().
   void contend() { contenders_.fetch_add(1); }
   void stop_contending() {
     if (contenders_.fetch_sub(1) != 1 || outstanding() == 0) return;
@@ -80,41 +80,40 @@ class OperationQueue {
   bool needs_helper() const { return outstanding() != 0 && !contended(); }
   /// Set it before the first operation that needs help, and to nullptr after the last.
   void set_helper(QueueHelper* helper) { helper_.store(helper, std::memory_order_release); }
-  /// Number of operations that are admitted and not done.
+  /// Returns the number of operations that are admitted and not done.
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   // For the driver:
-  /// Gives the operation its number in the order. It must live until it is done.
+  /// Gives the operation its number and adds it to the queue. The operation must live until it is done.
   void admit(Operation& op);
   /// Runs one pass over all operations that may run. Returns true if a message moved.
   bool step();
   bool step_any(uint64_t random);
   bool idle() const { return active_.empty(); }
-  /// The same for one operation on an idle queue, without admission: the path of a blocking call. Call begin_alone,
-  /// then step_alone until op.done.
+  /// These run one operation of a blocking call on an idle queue, without admission. Call begin_alone, then step_alone
+  /// until op.done.
   void begin_alone(Operation& op);
   bool step_alone(Operation& op);
-  /// Ends every operation of the queue, and all later ones, with `status`. `cause`: the status that peers get when this
-  /// rank leaves.
+  /// Ends every operation of the queue, and all later ones, with `status`. Peers get `cause` when this rank leaves.
   void fail(const Status& status, const Status& cause);
   void fail(const Status& status) { fail(status, status); }
   /// After a long wait: checks for an abort, a mismatch, a lost peer and the deadline, and fails the queue if so.
   void diagnose(uint64_t waited_ns);
-  /// The running operations and the visible state of the other ranks. `lanes`: true if the caller drives. Otherwise the
-  /// running operations are left out, because they may end at any moment.
+  /// Returns the running operations and the visible state of the other ranks. `lanes`: true if the caller drives.
+  /// Otherwise the record does not contain the running operations, because they may end at any moment.
   FlightRecord look(bool lanes);
-  /// Compares this rank's calls with the other ranks', as far as their status pages show them. Call it when this rank
-  /// makes no more calls. O(ranks). Errors: kMismatch.
+  /// Compares this rank's calls with the other ranks' calls, as far as their status pages show them. Call it when this
+  /// rank makes no more calls. O(ranks). Errors: kMismatch.
   Status compare_calls();
-  /// An id of the communicator, equal on all its ranks. 0 until rank 0 has made its end.
+  /// Returns an id of the communicator, equal on all its ranks. 0 until rank 0 has made its queue.
   uint64_t communicator_id();
-  /// The observer is called on a failure before the operations end.
+  /// Sets the observer. The driver calls it on a failure before the operations end.
   void set_observer(QueueObserver* observer) { observer_ = observer; }
-  /// From any thread: requests that the driver calls the observer's flight_wanted() soon. A waiting driver checks this
-  /// about once a millisecond.
+  /// Requests a call of the observer's flight_wanted() by the driver. A waiting driver checks this about once a
+  /// millisecond. Any thread may call it.
   void want_flight() { flight_wanted_.store(true, std::memory_order_relaxed); }
-  /// Moves this thread to another core if ranks are distributed unevenly over their cores. With several hosts each rank
-  /// returns to its home core, because it does not see all others.
+  /// Moves this thread to another core if ranks are distributed unevenly over their cores. On several hosts a rank
+  /// returns to its home core, because it does not know the cores of all other ranks.
   void even_out() {
     if (spin_.home_cpu >= 0) go_to_cpu(spin_.home_cpu);
     else rondo::even_out(bells_, static_cast<size_t>(rank_));
@@ -122,9 +121,9 @@ class OperationQueue {
   /// Returns true, and fails the queue, if an abort was raised.
   bool check_abort();
 
-  /// Ok, or the reason why the communicator refuses work.
+  /// Returns ok, or the reason why the communicator refuses work.
   Status failure() const;
-  /// The cause that peers get; ok if there is none.
+  /// Returns the cause that peers get; ok if there is none.
   Status cause() const { return has_failed() ? cause_ : Status(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
   Rank rank() const { return rank_; }
@@ -151,7 +150,7 @@ class OperationQueue {
   }
   uint64_t next_in_pair(const Operation& op);
   static bool is_point_to_point(const Program* p) { return rondo::is_point_to_point(p->operation.collective); }
-  /// Posts the operation on the status page, after its first messages are sent, so that it adds no latency.
+  /// Posts the operation on the status page. Call it after its first messages are sent, so that it adds no latency.
   void announce(Operation& op) {
     if (op.announced) return;
     op.announced = true;
@@ -161,7 +160,7 @@ class OperationQueue {
   void finish(const Operation& op) {
     if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence, all_finished());
   }
-  /// The last collective before the first unfinished one: they may finish out of order.
+  /// Returns the number of the last collective before the first unfinished one. Collectives may finish out of order.
   uint64_t all_finished() const {
     for (const Operation* o : active_)
       if (!is_point_to_point(o->program)) return o->sequence - 1;
@@ -182,13 +181,13 @@ class OperationQueue {
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
   std::vector<PeerWait> waits_of(const Operation& op) const;
-  /// Stopped or ended processes are added to `ended`.
+  /// Adds stopped or ended processes to `ended`.
   std::string who_waits_for_whom(const Operation& op, std::string* ended);
 
   Rank rank_;
   int nranks_;
   Transport& transport_;
-  const bool carries_;  // the driver carries the transport's messages
+  const bool carries_;  // the driver moves the transport's messages
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;

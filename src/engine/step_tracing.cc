@@ -1,5 +1,5 @@
-// Traced steps of the Executor: the same steps, each with a record. They are separate, so that the untraced path has
-// only one additional, well predicted branch.
+// Traced steps of the Executor. They execute the same steps and add a record for each. They are separate functions.
+// Therefore the untraced path has only one additional, well predicted branch.
 #include <algorithm>
 #include <bit>
 
@@ -34,7 +34,7 @@ uint64_t elems_of(const Before& b) {
   return b.step.is(kFlagCredit) || skip >= n ? 0 : std::min(b.program.loop_elems, n - skip);
 }
 
-// All ports of an instruction carry the same message, so they advance by as many steps as the first.
+// All ports of an instruction have the same message. Therefore they advance by as many steps as the first port.
 void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
   const auto& [recv, send] = std::tie(b.step.recv, b.step.send);
   StepPorts ports{};

@@ -1,11 +1,11 @@
-// Tracing: controls when one rank's trace and flight records are kept and written.
+// Tracing: decides when one rank's trace and flight records are kept and written.
 //
-// RONDO_TRACE or calls switch the full trace (step_trace.h). It is written when it ends, when the communicator fails,
-// and at the latest when the communicator is destroyed. The flight record (flight_record.h) needs no switch. It is
-// written on a failure if RONDO_FLIGHT names a folder, on the signal that it names, and on request.
+// RONDO_TRACE or a call starts the full trace (step_trace.h). It is written when it ends, when the communicator fails,
+// and at the latest when the communicator is destroyed. The flight record (flight_record.h) needs no start. It is
+// written on a failure if RONDO_FLIGHT names a folder, on the signal that RONDO_FLIGHT names, and on request.
 //
-// Thread safety: start, stop and the observer's calls belong to the driver; write_flight and device_failing from any
-// thread.
+// Thread safety: start, stop and the observer's calls belong to the driver. Any thread may call write_flight and
+// device_failing.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,10 @@ namespace rondo {
 struct TraceSettings {
   std::string trace_directory;   // RONDO_TRACE; empty: no trace
   std::string flight_directory;  // RONDO_FLIGHT; empty: no file
-  int flight_signal = 0;         // RONDO_FLIGHT, behind a comma; 0: none
+  int flight_signal = 0;         // RONDO_FLIGHT, after a comma; 0: none
 };
-/// Errors: kInvalidArgument (RONDO_FLIGHT names no folder, or a signal that it may not).
+/// Reads RONDO_TRACE and RONDO_FLIGHT. Errors: kInvalidArgument (RONDO_FLIGHT names no folder, or a signal that is not
+/// allowed).
 Expected<TraceSettings> trace_settings(const SettingFields& settings);
 
 class Tracing final : public QueueObserver {
@@ -40,16 +41,16 @@ class Tracing final : public QueueObserver {
   Tracing(const Tracing&) = delete;
   Tracing& operator=(const Tracing&) = delete;
 
-  /// num_records 0: StepTrace::kDefaultRecords.
+  /// Starts the trace. num_records 0: StepTrace::kDefaultRecords.
   Status start(const std::string& directory, uint64_t num_records);
   Status stop();
   /// Ends the trace if there is one, and stops observing the queue.
   void finish();
-  /// Waits up to a second to read the lanes: takes the driver role, or lets the driver write the record. After that it
-  /// writes the record without the lanes.
+  /// Writes a flight record. For up to a second it tries to take the driver role, or waits for the driver to write the
+  /// record. After a second it writes the record without the lanes.
   Status write_flight(const std::string& directory, std::string_view trigger);
   const TraceSettings& settings() const { return settings_; }
-  /// The current trace, or nullptr.
+  /// Returns the current trace, or nullptr.
   StepTrace* trace() { return trace_.get(); }
   /// Ends the trace without a file.
   void discard();
@@ -59,13 +60,13 @@ class Tracing final : public QueueObserver {
   /// Prints an error on stderr. No operation depends on it.
   void complain(const Status& s) const;
 
-  /// For communicators of device memory: their calls are not in the queue.
+  /// Sets the source of the current calls for communicators of device memory, whose calls are not in the queue.
   using DeviceCalls = std::function<std::vector<FlightCurrent>()>;
   void set_device_calls(DeviceCalls calls) {
     const std::lock_guard one_at_a_time(want_mutex_);
     device_calls_ = std::move(calls);
   }
-  /// Called by the device engine's watcher.
+  /// Writes the records of a failure. The device engine's watcher calls it.
   void device_failing(const Status& status, std::vector<FlightCurrent> calls);
 
   void failing(const Status& status) override;

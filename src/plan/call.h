@@ -1,8 +1,8 @@
-// Call: one call of one rank, filled in place by the public functions (C, C++, NCCL), checked once, and read by the
-// backend that runs it. CallShape is the part that a plan depends on. All of a shape is equal on all ranks, or belongs
-// to a pair of ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
+// Call: one call of one rank. The public functions (C, C++, NCCL) fill it in place. It is checked once, and the backend
+// runs it. CallShape is the part that a plan depends on. A shape is equal on all ranks, except for values that a pair
+// of ranks checks (the counts of all_to_all_v, the peer of send and recv).
 //
-// Thread safety: values; of a WorkState `submitted` and `done` are for any thread, and `status` once it is done.
+// Thread safety: values. Any thread may read `submitted` and `done` of a WorkState, and `status` when it is done.
 #pragma once
 
 #include <atomic>
@@ -22,21 +22,22 @@ class Backend;
 /// A call with a count for each rank. A side of one part per rank has nranks entries, the other one has one.
 struct VariableCounts {
   PartExtents in, out;
-  bool packed = true;        // no offsets were given: every rank knows where everything stands
-  bool pairwise = false;     // all_to_all_v: a rank knows its own row and column only
-  uint64_t agreed_hash = 0;  // of what all ranks must agree on
+  bool packed = true;        // no offsets were given: every rank can compute all offsets
+  bool pairwise = false;     // all_to_all_v: a rank has only the counts of its own parts
+  uint64_t agreed_hash = 0;  // of the values that all ranks must agree on
   friend bool operator==(const VariableCounts&, const VariableCounts&) = default;
 };
 
-/// The only key of plans.
+/// The key of plans.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
-  uint64_t count_elems = 0;       // variable counts: their sum where all ranks know it, else 0
+  uint64_t count_elems = 0;       // variable counts: their sum if all ranks know it, else 0
   Rank root = 0;                  // send, recv: the peer
   Dtype dtype = Dtype::kFloat32;  // of the input
   Op op = Op::kSum;
   uint8_t row = 0;  // row_index()
-  // Of a call on devices: thread blocks of its launch, within what the communicator has; 0: as many as it has.
+  // For a call on devices: limits of the thread blocks of its launch, within the communicator's limits; 0: those
+  // limits.
   uint16_t min_blocks = 0, max_blocks = 0;
   uint32_t promises = 0;
   const Algorithm* algorithm = nullptr;                    // nullptr: free choice
@@ -51,7 +52,7 @@ struct CallShape {
   }
 };
 
-/// How a call ends: shared by the caller's Work and by the backend until the call is done.
+/// The state of an asynchronous call. The caller's Work and the backend share it until the call is done.
 struct WorkState {
   explicit WorkState(Backend* b = nullptr) : backend(b) {}
   void end(Status s) {
@@ -75,7 +76,7 @@ struct Call {
   uint64_t tag = 0;
   void* launch_event = nullptr;         // of device memory: recorded when the call's kernel has begun
   const void* premul_at = nullptr;      // in device memory, read when the call runs; nullptr: `premul`
-  alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
+  alignas(8) std::byte premul[8] = {};  // a copy, because the caller's scale may be gone when a group runs
   Backend* backend = nullptr;
   std::shared_ptr<WorkState> work = nullptr;  // nullptr: a blocking call
 };

@@ -1,6 +1,6 @@
-// PlanCache: plans by the shape of their calls. It has sets of four, the newest plan first: a repeated call costs one
-// lookup in a set.
-// Thread safety: the owner's.
+// PlanCache: plans by the shape of their calls. It has sets of four plans, the newest first. A repeated call costs one
+// look-up in a set.
+// Thread safety: none; it belongs to its owner's thread.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace rondo {
 
-/// P has a `request` and says whether it was made while buffers could be reached (`may_be_direct`).
+/// P has a `request`, and `may_be_direct`: whether it was made while buffers could be reached.
 template <class P>
 class PlanCache {
  public:
-  /// nullptr: not there.
+  /// Returns the plan of a shape; nullptr if there is none.
   const std::shared_ptr<P>* find(const CallShape& shape, bool may_be_direct) const {
     const std::shared_ptr<P>* set = &plans_[set_of(shape)];
     for (size_t i = 0; i < kWays; ++i)
@@ -24,7 +24,7 @@ class PlanCache {
         return &set[i];
     return nullptr;
   }
-  /// The oldest plan of its set goes.
+  /// Adds a plan. The oldest plan of its set is dropped.
   const std::shared_ptr<P>* add(std::shared_ptr<P> plan) {
     std::shared_ptr<P>* set = &plans_[set_of(plan->request)];
     std::move_backward(set, set + kWays - 1, set + kWays);

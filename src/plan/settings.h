@@ -76,9 +76,9 @@ struct Agreement {
   Settings settings;  // its transport is no longer auto
   HostLayout hosts;
 };
-/// `all`: the ranks' messages, by rank; `mine`: all settings of this rank; `machines`: the real hosts. Errors: kMismatch
-/// naming the two ranks and both values if a rank's setting differs from rank 0's; kInvalidArgument (RONDO_HOSTS does not
-/// fit the number of ranks).
+/// `all`: the ranks' messages, by rank; `mine`: all settings of this rank; `machines`: the real hosts. Errors:
+/// kMismatch naming the two ranks and both values if a rank's setting differs from rank 0's; kInvalidArgument
+/// (RONDO_HOSTS does not fit the number of ranks).
 Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Settings>& all,
                           const HostLayout& machines);
 
