@@ -195,7 +195,7 @@ class Detective {
     std::vector<Edge> out;
     for (const CurrentView& c : at(rank).current) {
       for (const LaneView& l : c.lanes)
-        if (l.state == "waits for data" || l.state == "waits for room")
+        if (l.state == "waits for data" || l.state == "waits for space")
           for (const int peer : l.peers)
             if (valid(peer))
               out.push_back(

@@ -16,7 +16,7 @@ namespace rondo::tools {
 /// A lane that waits, or an operation under way.
 struct LaneView {
   std::string where;  // "step 3 of 6 of lane 1 (recv_reduce_send) in loop 0 of 4"
-  std::string state;  // "waits for data", "waits for room", "waits for order", "ready", "done"
+  std::string state;  // "waits for data", "waits for space", "waits for order", "ready", "done"
   std::vector<int> peers;
 };
 struct CurrentView {

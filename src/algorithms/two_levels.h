@@ -72,8 +72,8 @@ struct TwoLevels {
   Block mine(int home) const { return block(home, local); }
 
   /// Calls fn(home, i) for all chunks: chunk i of all hosts, then the next i, in one order on all ranks. A rank that
-  /// waits for room or for a message therefore waits for something earlier in this order, and each connection needs
-  /// room for one chunk only. Among the chunks with equal i, this host's comes last or first.
+  /// waits for space or for a message therefore waits for something earlier in this order, and each connection needs
+  /// space for one chunk only. Among the chunks with equal i, this host's comes last or first.
   enum class Home { kLast, kFirst };
   template <class Fn>
   void for_all_chunks(Home when, Fn fn) const {

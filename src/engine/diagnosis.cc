@@ -236,7 +236,7 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
     if (l.state == FlightLane::State::kData)
       return fmt::format("it waits for data from {} in {}", list_peers(l.peers), where);
     if (l.state == FlightLane::State::kRoom)
-      return fmt::format("it waits for room at {} in {}", list_peers(l.peers), where);
+      return fmt::format("it waits for space at {} in {}", list_peers(l.peers), where);
     otherwise = (l.state == FlightLane::State::kOrder ? "it waits for another lane in " : "it is in ") + where;
   }
   return otherwise;
@@ -293,7 +293,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     }
     const std::string in = where != op.sequence && !pair ? fmt::format(" in #{}", where) : "";
     if (!data.empty()) text += fmt::format("; rank {} waits for data from {}{}", r, list_peers(data), in);
-    if (!room.empty()) text += fmt::format("; rank {} waits for room at {}{}", r, list_peers(room), in);
+    if (!room.empty()) text += fmt::format("; rank {} waits for space at {}{}", r, list_peers(room), in);
     if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who_is_late reports late ranks
     text +=
         fmt::format("; rank {} {}", r, finished >= op.sequence ? "has finished it" : "runs it and waits for no rank");

@@ -41,7 +41,7 @@ std::string Machine::why_blocked(uint32_t lane, bool named, bool* for_want_of_ro
     for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end)
       if (tail_[connection] - head_[end] >= depth()) {
         *for_want_of_room = true;
-        return place + fmt::format("room towards rank {} (tag {})", p_.ends[end].reader, c.tag);
+        return place + fmt::format("space towards rank {} (tag {})", p_.ends[end].reader, c.tag);
       }
   }
   return place + "the operation before it";

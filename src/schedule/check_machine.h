@@ -1,8 +1,8 @@
 // Second half of the checker: executes a Program on symbolic values.
 //
-// One thread steps all lanes of all ranks; a lane runs until it needs a message or room for one. Loop l of an operation
-// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, one instruction after the other. Each chunk of its
-// range and each window is one message. Internal to the checker.
+// One thread steps all lanes of all ranks; a lane runs until it needs a message or space for one. Loop l of an
+// operation moves windows l * slices .. (l + 1) * slices - 1 of every chunk, one instruction after the other. Each
+// chunk of its range and each window is one message. Internal to the checker.
 #pragma once
 
 #include <cstdint>

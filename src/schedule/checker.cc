@@ -48,7 +48,7 @@ class Proof {
  private:
   bool races() const { return program_.nranks <= options_.max_race_ranks; }
 
-  /// Executes at the smallest depth, starting at `*depth`, that has no deadlock for lack of room.
+  /// Executes at the smallest depth, starting at `*depth`, that has no deadlock for lack of space.
   bool execute_at_smallest_depth(RunOptions o, int* depth, Outcome* outcome) {
     for (;; ++*depth) {
       o.depth = *depth;

@@ -61,7 +61,7 @@ Status prove(const Algorithm& a, const HostLayout& hosts, const CheckOptions& op
   if (report.fifo_depth > static_cast<int>(kRingMessages))
     return refused(a, nranks,
                    fmt::format("it needs {} messages under way on one connection, which has guaranteed "
-                               "room for {}",
+                               "space for {}",
                                report.fifo_depth, kRingMessages));
   return {};
 }

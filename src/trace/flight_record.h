@@ -35,10 +35,10 @@ struct FlightLane {
   uint64_t loop = 0, num_loops = 0;
   Verb verb = Verb::kWait;
   State state = State::kReady;
-  std::vector<int32_t> peers;  // the ranks whose data or room is missing; kOrder: empty
+  std::vector<int32_t> peers;  // the ranks whose data or space is missing; kOrder: empty
 };
 constexpr std::string_view lane_state_name(FlightLane::State s) {
-  constexpr std::string_view kNames[] = {"done", "ready", "waits for data", "waits for room", "waits for order"};
+  constexpr std::string_view kNames[] = {"done", "ready", "waits for data", "waits for space", "waits for order"};
   return kNames[static_cast<int>(s)];
 }
 

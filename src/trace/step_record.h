@@ -20,7 +20,7 @@ namespace rondo {
 enum class WaitReason : uint8_t {
   kNone = 0,
   kData = 1,   // a message has not arrived
-  kRoom = 2,   // a reader has not returned earlier messages' room
+  kRoom = 2,   // a reader has not freed the space of earlier messages
   kOrder = 3,  // another lane, or an earlier operation on the same connection, comes first
 };
 inline constexpr int kNumWaitReasons = 4;

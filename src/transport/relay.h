@@ -2,7 +2,7 @@
 // and read from without the engine.
 //
 //   device --posts--> FIFO here ==messages==> FIFO there --reads--> device
-//          <--room--  counter   <==credits===  counter  <--frees--
+//          <--space-- counter   <==credits===  counter  <--frees--
 //
 // Both ends name a connection by its key, with a channel (ConnectionKey::channel > 0), and provide their memory; the
 // proxy keeps the two equal. Nothing is sent before the reader has registered its memory.

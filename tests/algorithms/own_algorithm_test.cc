@@ -108,7 +108,7 @@ TEST(OwnAlgorithm, MoreUnderWayThanFindsRoomIsRefused) {
   });
   a.cost = [](int nranks) { return nranks == 1 ? Cost{0, 0, 9} : Cost{1, 9, 9}; };
   EXPECT_NE(
-      refusal(a).find("2 ranks: it needs 9 messages under way on one connection, which has guaranteed room for 8"),
+      refusal(a).find("2 ranks: it needs 9 messages under way on one connection, which has guaranteed space for 8"),
       std::string::npos);
 }
 

@@ -46,7 +46,7 @@ TEST(Checker, FindsTheSmallestDepth) {
     EXPECT_EQ(report.fifo_depth_sliced, 4 * early);
   }
   options.max_fifo_depth = 4;
-  expect_refused(needs_depth(5), "waits for room towards rank 1 (tag 0)", options);
+  expect_refused(needs_depth(5), "waits for space towards rank 1 (tag 0)", options);
 }
 
 TEST(Checker, RingNeedsOneSlotMoreThanMessagesPerChunk) {

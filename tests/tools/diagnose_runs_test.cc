@@ -211,8 +211,8 @@ TEST(DiagnoseRuns, TwoThatSendToEachOther) {
       short_deadline());
   const Diagnosis d = diagnose(folder.path());
   expect_cause(d, "waiting cycle:");
-  EXPECT_NE(d.text.find("waits for room at rank 1"), std::string::npos) << d.text;
-  EXPECT_NE(d.text.find("waits for room at rank 0"), std::string::npos) << d.text;
+  EXPECT_NE(d.text.find("waits for space at rank 1"), std::string::npos) << d.text;
+  EXPECT_NE(d.text.find("waits for space at rank 0"), std::string::npos) << d.text;
 }
 
 TEST(DiagnoseRuns, TwoCommunicatorsInDifferentOrders) {

@@ -192,7 +192,7 @@ struct alignas(64) DeviceControl {
   uint32_t call, lane, channel, pc;
   uint64_t loop;
   int32_t peer;       // the missing peer; -1: no particular peer
-  uint32_t for_room;  // it waited for room in a ring, not for data
+  uint32_t for_room;  // it waited for space in a ring, not for data
   uint64_t waited_ns;
 };
 

@@ -174,7 +174,7 @@ Status DeviceEngine::report() const {
                                                      rank_, what, peer, where, which));
   return Status(StatusCode::kTimeout,
                 fmt::format("rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_,
-                            what, static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
+                            what, static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "space at" : "data from",
                             peer >= 0         ? fmt::format("rank {}", peer)
                             : c.for_room != 0 ? std::string("the readers of a connection")
                                               : std::string("another lane"),

@@ -1,6 +1,6 @@
 // Messages: processes one message with resolved operands, in the protocol of its program.
 //
-//     poll      the thread of each port waits for it: data of a receive, room of a send  | all threads agree to go on,
+//     poll      the thread of each port waits for it: data of a receive, space of a send | all threads agree to go on,
 //     gather    tables of sources and sinks: the own chunk, rings, slots                 | or leave
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
 //     post      the thread of each port posts or releases it
@@ -162,7 +162,7 @@ class Messages : public BlockCalls<Env, Ops> {
  private:
   static RONDO_HOST_DEVICE_INLINE bool moves_bytes(bool copies) { return !kReduces || copies; }
 
-  // Lines carry their own flags, so only room is polled here.
+  // Lines carry their own flags, so only the free space is polled here.
   RONDO_HOST_DEVICE_INLINE bool line_message(const StepShape& shape, const Operands& o) {
     const DeviceProgram& p = b_.program;
     const bool ll = p.protocol == DeviceProtocol::kLl;

@@ -250,7 +250,7 @@ bool TcpRail::write_greeting(Connection& c) {
 // nothing together with data.
 void TcpRail::write(Connection& c) {
   if (c.fd < 0) return;
-  if (c.is_full) {  // waits for more than a little room: small parts cost both sides more
+  if (c.is_full) {  // waits for more free space, because small parts cost both sides more
     pollfd room{c.fd, POLLOUT, 0};
     if (::poll(&room, 1, 0) == 0) return;
     c.is_full = false;
