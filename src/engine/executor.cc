@@ -328,14 +328,15 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
 
 namespace {
 
-// True if the data is already where it belongs.
+// Returns true if the data is already at its destination.
 bool is_in_place(const Program& p, const ProgramStep& s, const std::byte* src, const std::byte* dst) {
   return src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed;
 }
 
 }  // namespace
 
-// Lists the operands of a step in the order of addition: `src` (nullptr: none) and received(i) of each port i.
+// Stores the operands of a step in sources_, in the order of addition: `src` (nullptr: none) and received(i) of each
+// port i. Returns their number.
 template <class Received>
 uint32_t Executor::gather(const ProgramStep& s, const std::byte* src, Received received) {
   uint32_t n = 0;
@@ -397,7 +398,7 @@ void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte*
   }
 }
 
-// Writes a message into header lines, up to their flags. Each line is a piece of its own.
+// Writes a message into header lines, without their flags. Each line has its own part of the message.
 void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const Program& p = *op.program;
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
