@@ -1,14 +1,14 @@
-// Acceptor: the listeners of a port, and the connections that they have taken and that have not proved yet that they
-// belong to the job. It says how many there may be, and which one is closed for the next. The rendezvous, the ports of
-// the mesh, the hand-out of an id and the rails of a network have one each.
+// Acceptor: the listeners of a port, and the accepted connections that have not yet proved that they belong to the job
+// (pending connections). It limits their number and chooses the connection to close when there are too many. The
+// rendezvous, the ports of the mesh, the hand-out of an id and the rails of a network have one each.
 //
-//   silent    has sent no whole greeting. A rank greets as soon as it is connected, so that its greeting is usually
-//             there when its connection is accepted.
-//   greeted   has sent what a rank sends first, and has the challenge to answer.
+//   silent    has not sent a complete greeting. A rank sends its greeting when it has connected. Usually the greeting
+//             has arrived when the connection is accepted.
+//   greeted   has sent its greeting, and must answer the challenge
 //
-// Whoever has proved the secret is no longer pending, and never goes for another. A rank whose connection was closed
-// before its proof connects again until its deadline: so a connection may be closed at any time, and the limit is never
-// a reason to stop accepting.
+// A connection that has proved the secret is no longer pending, and is never closed for another. A rank whose
+// connection was closed before its proof connects again until its deadline. Therefore a pending connection may be
+// closed at any time, and accepting never stops because of the limit.
 //
 // Thread safety: none; plain functions from any thread.
 #pragma once
@@ -35,18 +35,18 @@
 
 namespace rondo {
 
-constexpr size_t kMaxPending = 64;      // of a listener, beside the ranks that may still come
-constexpr int kMaxAcceptsAtOnce = 256;  // between two looks at the connections that are there
+constexpr size_t kMaxPending = 64;      // of a listener, in addition to the ranks that have not joined yet
+constexpr int kMaxAcceptsAtOnce = 256;  // before the pending connections are served again
 constexpr auto kPendingPatience = std::chrono::seconds(5);
 constexpr int kMaxRefusalsLogged = 8;
 
-/// Where a connection comes from, of accept_one()'s text: an address without its port, or a process.
+/// Returns a hash of a connection's source (its address without the port, or its process) from accept_one()'s text.
 inline uint64_t source_of(std::string_view peer) {
   return std::hash<std::string_view>()(peer.substr(0, peer.rfind(':')));
 }
 
-/// The one that is closed for the next, end() where there is none: a silent one where any is, and among those the
-/// oldest of the source that has most of them. `pending` is in order of arrival; a C has source() and has_greeted().
+/// Returns the connection to close next, or end() if there is none. It prefers silent connections, then the source with
+/// the most connections, then the oldest. `pending` is in order of arrival. C has source() and has_greeted().
 template <class C>
 typename std::list<C>::iterator first_to_close(std::list<C>& pending) {
   bool any_silent = false;
@@ -60,7 +60,7 @@ typename std::list<C>::iterator first_to_close(std::list<C>& pending) {
   return pending.end();
 }
 
-/// So many bytes that a connection sends before anything else.
+/// Reads the first `bytes` bytes that a connection sends.
 class FixedGreeting {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
@@ -79,11 +79,11 @@ class FixedGreeting {
   const std::string& bytes() const { return bytes_; }
 
  private:
-  size_t left_bytes_;  // 0 from the start: the connection is refused
+  size_t left_bytes_;  // if 0 at construction, the connection is refused
   std::string bytes_;
 };
 
-/// A Handshake is a state machine that never waits: ServerHandshake, FixedGreeting.
+/// A Handshake is a state machine that never blocks: ServerHandshake or FixedGreeting.
 template <class Handshake>
 class Acceptor {
  public:
@@ -98,10 +98,10 @@ class Acceptor {
     bool has_greeted() const { return handshake && handshake->has_greeted(); }
   };
   using Make = std::function<Handshake(const Connection&)>;
-  /// A handshake has ended. The connection is closed afterwards unless its descriptor was moved away.
+  /// Called when a handshake has ended. The connection is closed afterwards unless its descriptor was moved away.
   using Done = std::function<void(Connection&, bool accepted)>;
 
-  /// The listeners, which must outlive it. `local`: of Unix sockets; may be empty.
+  /// Adds the listeners. They must outlive the Acceptor. `local` is a Unix socket and may be empty.
   Status open(const Fd& local, const std::vector<Fd>& tcp) {
     event_fd_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (local) listeners_.push_back({local.get(), true});
@@ -114,8 +114,8 @@ class Acceptor {
   /// Readable when look() has something to do.
   int event_fd() const { return event_fd_.get(); }
   void set_most(size_t most) { most_ = most; }
-  /// Until it is called, connections are taken and kept. spare_greeted: where this process may open no more descriptors,
-  /// only silent connections are closed for new ones.
+  /// Starts the handshakes. Before this call, connections are only accepted and kept. spare_greeted: if this process
+  /// has no descriptors left, only silent connections are closed for new ones.
   void serve(Make make, Done done, bool spare_greeted) {
     make_ = std::move(make);
     done_ = std::move(done);
@@ -123,8 +123,8 @@ class Acceptor {
     for (Connection& c : pending_) begin(c);
     drop_ended();
   }
-  /// Works on what has come, never waits. Silent connections are closed after a while. Errors: kSystem when this process
-  /// may open no more descriptors, without a name in front.
+  /// Serves the pending connections and accepts new ones, without blocking. Closes connections that are silent for
+  /// kPendingPatience. Errors: kSystem if this process has no descriptors left (the text names no rank).
   Status look() {
     epoll_event events[64];
     const int n = ::epoll_wait(event_fd_.get(), events, 64, 0);
@@ -136,13 +136,13 @@ class Acceptor {
       else advance(*static_cast<Connection*>(events[i].data.ptr));
     }
     const auto now = std::chrono::steady_clock::now();
-    for (Connection& c : pending_)  // who has greeted may be a rank that waits for a core
+    for (Connection& c : pending_)  // a connection that has greeted may be a rank that waits for a core
       if (make_ && !c.has_greeted() && now - c.since > kPendingPatience) end(c);
     drop_ended();
     for (const Listener* l : ready) RONDO_TRY(accept_from(*l));
     return {};
   }
-  /// Closes what is pending, also copies that a fork left in other processes.
+  /// Closes the pending connections, also the copies that a fork made in other processes.
   void close() {
     for (Connection& c : pending_) c.fd.shut();
     *this = {};
@@ -157,7 +157,7 @@ class Acceptor {
     epoll_event event = {EPOLLIN, {.ptr = what}};
     return ::epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
-  // A forked child may hold a copy, for which the kernel would go on to report what is no longer here.
+  // If a forked child has a copy of the descriptor, the kernel would report events for it even after close().
   void unwatch(Connection& c) {
     if (std::exchange(c.watched, false)) ::epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, c.fd.get(), nullptr);
   }
@@ -179,13 +179,13 @@ class Acceptor {
   void begin(Connection& c) {
     if (!make_) return;
     c.handshake.emplace(make_(c));
-    advance(c);  // a rank has usually spoken before it is accepted
+    advance(c);  // the greeting has usually arrived already
     if (!c.fd) return;
     if (c.local) c.address = local_peer_name(c.fd.get());
     c.watched = watch(c.fd.get(), &c);
     if (!c.watched) end(c);
   }
-  // Unless it has just proved that it need not go. False: there is none.
+  // Closes one connection, unless its proof has just arrived. Returns false if there is no candidate.
   bool close_one(bool silent_only) {
     const auto c = first_to_close(pending_);
     if (c == pending_.end() || (silent_only && c->has_greeted())) return false;
@@ -208,7 +208,7 @@ class Acceptor {
         if (!pending_.back().fd) pending_.pop_back();
       } else if (errno != EMFILE && errno != ENFILE) {
         return {};
-      } else if (!close_one(spare_greeted_)) {  // it would not get better until the deadline
+      } else if (!close_one(spare_greeted_)) {  // waiting would not free a descriptor
         return Status(
             StatusCode::kSystem,
             fmt::format("cannot accept a connection: {}; raise this process's limit (ulimit -n)", errno_text(EMFILE)));

@@ -1,4 +1,4 @@
-#define OPENSSL_SUPPRESS_DEPRECATED  // SHA256_Init and its like: see bootstrap/auth.h
+#define OPENSSL_SUPPRESS_DEPRECATED  // for SHA256_Init and similar functions: see bootstrap/auth.h
 #include "bootstrap/auth.h"
 
 #include <fmt/format.h>
@@ -31,23 +31,23 @@ bool same_secretly(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// A message of 40 bytes into an empty socket buffer goes out whole or the connection is broken.
+// Sends a short message. The socket's buffer is empty: if it does not take the whole message, the connection is broken.
 bool send_whole(int fd, std::string_view bytes) {
   return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-// The key of a connection's TLS: this transcript's, of those who hold the secret and what encryption adds to it.
+// Returns the key for the TLS session of a connection. It depends on the secret, the transcript and encryption.psk.
 Mac tls_key(const Secret& secret, const std::string& transcript, const Encryption& encryption) {
   return hmac_sha256(secret, "tls" + transcript + encryption.psk);
 }
 
-// Sends what the session has to say.
+// Sends the pending output of the session.
 bool send_part(int fd, TlsSession& session) {
   const std::string bytes = session.to_send();
   return bytes.empty() || send_whole(fd, bytes);
 }
 
-// Moves a TLS handshake on with what has arrived. True when it is over; kPeerLost and TLS's own errors.
+// Continues a TLS handshake with the bytes that have arrived. Returns true if it is complete. Errors: kPeerLost, TLS's.
 Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
   while (!session.ready()) {
     char buffer[4096];
@@ -57,7 +57,7 @@ Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
     if (n < 0) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
     if (n == 0) return Status(StatusCode::kPeerLost, "the other side closed the connection in the TLS handshake");
     const Status taken = session.take({buffer, static_cast<size_t>(n)});
-    const bool sent = send_part(fd, session);  // also what an error has to tell the other side
+    const bool sent = send_part(fd, session);  // after an error this sends TLS's alert
     RONDO_TRY(taken);
     if (!sent) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
   }
@@ -226,7 +226,7 @@ ServerHandshake::State ServerHandshake::fail(std::string why) {
 ServerHandshake::State ServerHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
-    // Never past the handshake: what follows belongs to the next reader.
+    // Read no byte after the handshake: those belong to the next reader.
     const size_t wanted = challenged_ ? kProofBytes : pair_of_ ? kPairHelloBytes : kHelloBytes;
     char buffer[std::max(kHelloBytes, kPairHelloBytes)];
     const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
@@ -235,7 +235,7 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
     if (n < 0 && errno == EAGAIN) return State::kUnderWay;
     if (n < 0) return fail(errno_text(errno));
     inbox_.append(buffer, static_cast<size_t>(n));
-    // Garbage is known by its first bytes; waiting for the rest would only keep it.
+    // Refuse wrong bytes at once, instead of waiting for a complete hello.
     const size_t known = std::min(inbox_.size(), kMagic.size());
     if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
       return fail("does not speak rondo's protocol");

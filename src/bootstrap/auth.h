@@ -1,30 +1,29 @@
-// Mutual proof that both ends of a fresh connection hold the same secret, without the secret travelling.
+// Mutual proof that both ends of a new connection hold the same secret. The secret is not sent.
 //
 //   client -> server   hello      magic, version, encrypts?, purpose, claimed rank, client nonce
 //   server -> client   challenge  magic, version, encrypts?, server nonce
 //   client -> server   proof      HMAC-SHA256(secret, "client" | transcript)
 //   server -> client   verdict    accepted or differs + HMAC-SHA256(secret, "server" | transcript), refused + zeros
 //
-// The transcript is hello and challenge, so a proof is bound to both nonces, the purpose and the rank, and the labels
-// keep a server from reflecting a proof. Where encryption is on, a TLS handshake follows (bootstrap/tls.h), whose key is an
-// HMAC of the transcript too, and the connection is encrypted from there on; else what follows is neither encrypted nor
-// authenticated. Two sides of which only one encrypts prove the secret all the same, so that either can believe it:
-// then the verdict is that they differ, and the connection ends.
-// Source: challenge-response of RFC 2104 HMACs in the manner of SCRAM (RFC 5802), without its password stretching: the
-// secret is random.
+// The transcript is hello and challenge. Therefore a proof is valid only for both nonces, the purpose and the rank. The
+// labels prevent that a server reflects a proof. If encryption is on, a TLS handshake follows (bootstrap/tls.h). Its
+// key is also an HMAC of the transcript, and the connection is then encrypted. Otherwise the following bytes are
+// neither encrypted nor authenticated. If only one side encrypts, both still prove the secret, so that each can trust
+// the report. The verdict is then "differs", and the connection ends. Source: challenge-response of RFC 2104 HMACs in
+// the manner of SCRAM (RFC 5802), without its password stretching: the secret is random.
 //
-// SHA-256 is libcrypto's, by its direct functions: its EVP layer takes 0.7 to 1.0 ms to set itself up in each process
-// (OpenSSL 3.0 on a Xeon), more than everything else that a rank of four does to join.
+// SHA-256 uses libcrypto's direct functions. Its EVP layer needs 0.7 to 1.0 ms for its setup in each process (OpenSSL
+// 3.0 on a Xeon). All else that a rank of four does to join takes less.
 //
-// Two ranks of one host use a short form. Their table names both ends by random numbers of this one meeting. The numbers
-// replace the nonces, and two messages suffice:
+// Two ranks of one host use a short form. The rendezvous table has a random name for each end, made for this
+// communicator only. The names replace the nonces, and two messages are sufficient:
 //
 //   client -> server   hello      magic, version, purpose, claimed rank, HMAC-SHA256(secret, "client" | pair)
 //   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | pair), or refused + zeros
 //
-// A proof is good for one pair in one meeting, and the server takes one connection of each pair. Whoever can read what
-// passes could send it again, and be first. Therefore the short form is for Unix sockets, where nobody else reads, and
-// not for TCP.
+// A proof is valid for one pair in one communicator, and the server accepts one connection of each pair. An attacker
+// who can read the messages could replay a proof before its owner sends it. Therefore the short form is only for Unix
+// sockets, which no other process can read, and not for TCP.
 //
 // Thread safety: plain functions; a handshake belongs to one thread.
 #pragma once
@@ -47,35 +46,36 @@ namespace rondo {
 using Secret = std::array<uint8_t, 16>;
 using Mac = std::array<uint8_t, 32>;
 
-/// Fills from the kernel's generator (getrandom).
+/// Fills `data` with random bytes of the kernel (getrandom).
 Status random_bytes(void* data, size_t bytes);
-/// RFC 2104 over SHA-256.
+/// Returns HMAC-SHA256 (RFC 2104).
 Mac hmac_sha256(const Secret& secret, std::string_view text);
-/// The first 16 bytes of SHA-256 over a label and the text: for secrets that people write down.
+/// Derives a secret from a text that a user has set: the first 16 bytes of the text's HMAC-SHA256 under a fixed label.
 Secret secret_from_text(std::string_view text);
 
 enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2, kMeshOnHost = 3 };
 
-/// Two ranks of one host that are about to connect, as both know them from the table.
+/// Two ranks of one host that will connect, with their names from the table.
 struct RankPair {
   Rank client = 0, server = 0;
-  std::string_view client_name, server_name;  // random, of this meeting alone
+  std::string_view client_name, server_name;  // random, made for this communicator only
 };
 
-/// The client's side as a state machine that never waits: start(), then advance() whenever the socket is readable.
+/// The client's side, as a state machine that never blocks. Call start(), then advance() whenever the socket is
+/// readable.
 class ClientHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
   ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
       : secret_(secret), purpose_(purpose), rank_(rank), encryption_(std::move(encryption)) {}
-  /// The short form.
+  /// Makes the short form.
   ClientHandshake(const Secret& secret, const RankPair& pair);
   State start(int fd);
   State advance(int fd);
-  /// After kFailed: kUnauthorized (refused, or the server does not hold the secret either), kPeerLost, kMismatch
-  /// (something else answers there, or another version), kSystem.
+  /// Returns the reason after kFailed: kUnauthorized (refused, or the server does not hold the secret), kPeerLost,
+  /// kMismatch (another program or another version answers), kSystem.
   const Status& status() const { return status_; }
-  /// After kAccepted: what reads and writes the connection from now on; nullptr where it is not encrypted.
+  /// Returns the TLS session of the connection after kAccepted, nullptr if the connection is not encrypted.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
 
  private:
@@ -89,34 +89,35 @@ class ClientHandshake {
   Encryption encryption_;
   std::unique_ptr<TlsSession> session_;
   bool proven_ = false;
-  Mac expected_ = {};  // of the verdict
-  Status differs_;  // kMismatch when the other side has said that it encrypts where this one does not, or the reverse
+  Mac expected_ = {};  // the server's proof
+  Status differs_;     // kMismatch if only one side encrypts
   std::string inbox_;
   std::string transcript_;
   Status status_;
 };
 
-/// Runs the client's side, waiting. Errors: as ClientHandshake, kTimeout, kAborted.
+/// Runs the client's side and blocks until it has ended. Errors: those of ClientHandshake, kTimeout, kAborted.
 Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience);
 
-/// The server's side as a state machine that never waits: call advance() whenever the socket is readable.
+/// The server's side, as a state machine that never blocks. Call advance() whenever the socket is readable.
 class ServerHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
   using PairOf = std::function<RankPair(Rank)>;
   ServerHandshake(const Secret& secret, Purpose purpose, Encryption encryption = {})
       : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
-  /// The short form. pair_of: who the rank is that a client claims to be, with an empty name if it may not come.
+  /// Makes the short form. pair_of returns the pair for the rank that a client claims. An empty client_name means that
+  /// this rank may not connect here.
   ServerHandshake(const Secret& secret, PairOf pair_of)
       : secret_(secret), purpose_(Purpose::kMeshOnHost), pair_of_(std::move(pair_of)) {}
   State advance(int fd);
-  /// As ClientHandshake's.
+  /// See ClientHandshake.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
-  bool has_greeted() const { return challenged_; }  // in the short form never: a whole hello is judged at once
-  Rank rank() const { return rank_; }             // claimed, and proven once accepted
+  bool has_greeted() const { return challenged_; }  // always false in the short form, which checks a hello at once
+  Rank rank() const { return rank_; }             // as claimed by the client; proven after kAccepted
   const std::string& why() const { return why_; }  // after kFailed
   bool was_wrong_secret() const { return wrong_secret_; }
-  /// After kFailed: rank() has proved the secret, and only one of the two sides encrypts.
+  /// Returns true after kFailed if rank() has proved the secret and only one of the two sides encrypts.
   bool encryption_differs() const { return encryption_differs_; }
 
  private:
@@ -127,7 +128,7 @@ class ServerHandshake {
   Secret secret_;
   Purpose purpose_;
   Encryption encryption_;
-  PairOf pair_of_;  // of the short form alone
+  PairOf pair_of_;  // only in the short form
   std::unique_ptr<TlsSession> session_;
   Rank rank_ = -1;
   bool challenged_ = false;

@@ -1,7 +1,7 @@
-// Exchanges of bytes and descriptors among ranks. Up to 16 ranks send each to each: one step, and each knows who is
-// missing. Among n ranks that would be n(n-1) messages, and on a machine with more ranks than cores all of them cost the
-// same cores: 256 ranks spent half of their start on them. More ranks therefore stand in rows of about sqrt(n), and a
-// row's first rank speaks for it:
+// Exchanges of bytes and descriptors among ranks. Up to 16 ranks exchange in one step: every rank sends to every other,
+// and sees which rank is missing. Among n ranks these are n(n-1) messages, too many on an oversubscribed host: 256
+// ranks spent half of their start on them. Therefore more ranks form rows of about sqrt(n), and the first rank of a row
+// sends and receives for it:
 //
 //   1. a row's ranks -> its first       2. the first ranks among themselves         3. each back to its row
 //
@@ -11,13 +11,12 @@
 //
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
-// These are the rows of the grid in bootstrap/mesh_plan.h, and their first ranks its first column: where the mesh is not full
-// the links are there. With 16 ranks or fewer each is a row of its own.
+// These are the rows of the grid in bootstrap/mesh_plan.h. The first ranks are its first column. Therefore the links
+// exist also if the mesh is not full. With 16 ranks or fewer, each rank is a row.
 //
-// Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
-// is heard in one step; in two where the mesh is not full. At the deadline those who wait for a single rank speak
-// before those who wait for what that one collects, so that the rank which is missing is named and not the one that
-// waits.
+// A rank that fails sends kGaveUp on all its links, and every rank reads all its links while it waits. A failure
+// therefore reaches all ranks in one step, or in two if the mesh is not full. Step 1 has the earliest deadline, and
+// each later step kGraceS more. Therefore the error names the rank that is missing, and not a rank that waits for it.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -30,16 +29,16 @@
 namespace rondo {
 namespace {
 
-constexpr double kGraceS = 1;  // for each step that others are nearer to the missing rank
+constexpr double kGraceS = 1;  // extends the deadline of each later step
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
-constexpr int kPauseMs = 1;  // when the kernel takes no more descriptors
+constexpr int kPauseMs = 1;  // if the kernel takes no more descriptors
 
 struct BundleFrame {
   std::shared_ptr<const std::string> payload;
   std::vector<int> descriptors;  // borrowed
 };
 
-// Cuts a bundle into frames.
+// Divides a bundle into frames.
 class Packer {
  public:
   void add(Rank rank, std::string_view payload, std::span<const int> fds) {
@@ -73,7 +72,7 @@ class Packer {
   size_t most_bytes_ = 0;
 };
 
-// Adds a frame's parcels to what is there, by rank. False when they cannot be read.
+// Appends a frame's entries to (*have)[rank]. Returns false if they cannot be decoded.
 bool unpack(Frame frame, std::vector<Frame>* have, bool* more) {
   wire::Reader r(frame.payload);
   *more = r.get<uint8_t>() != 0;
@@ -128,7 +127,7 @@ Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
   return {};
 }
 
-// Sends what is there of `of` to some ranks, and takes a bundle from some.
+// Sends the data of the ranks `of` to how.to, and receives a bundle from each rank of how.from.
 Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how,
                               std::vector<Frame>* have) {
   if (how.to.empty() && how.from.empty()) return {};
@@ -168,7 +167,7 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
   return {};
 }
 
-// Waits for a slice at most, reads what has come, and says from whom. `also` is polled meanwhile.
+// Waits for at most slice_ms, reads the links with data and returns their ranks. Polls `also` at the same time.
 std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms, std::vector<pollfd>* also) {
   if (unflushed->empty() && (also == nullptr || also->empty())) return look(slice_ms);
   std::vector<pollfd> fds;
@@ -184,8 +183,8 @@ std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms, st
   return look(num_ready > 0 && !news && before != 0 && unflushed->size() == before ? kPauseMs : 0);
 }
 
-// Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
-// size cannot block each other. Only links that have something to read cost a system call.
+// Returns when all frames are sent and each awaited rank's frame has arrived. Sending and receiving progress together,
+// so large payloads cannot block each other. Only links with data cost a system call.
 Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   got->clear();
@@ -193,7 +192,7 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   std::vector<Rank> unflushed, open;
   for (const Rank r : what.to)
     if (!links_[index(r)]->flush()) unflushed.push_back(r);
-  for (const Rank r : what.from) {  // what came with an earlier frame
+  for (const Rank r : what.from) {  // frames that arrived together with earlier ones
     RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
     if (!have) open.push_back(r);
   }
@@ -206,7 +205,7 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
         if (!have) continue;
         open.erase(place);
       }
-      RONDO_TRY(heard_of_giving_up(what, r));  // who has done its part may still give up for want of another's
+      RONDO_TRY(heard_of_giving_up(what, r));  // a rank may send its frame and later give up because of another rank
     }
     Status s = what.patience->check(frame_name(what.kind));
     if (s.ok() && interrupt_) s = interrupt_();

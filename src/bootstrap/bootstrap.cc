@@ -1,4 +1,4 @@
-// The collective calls of a Bootstrap, and how it notices deaths.
+// The collective calls of a Bootstrap, and its detection of deaths.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -21,8 +21,8 @@ namespace {
 constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
 constexpr size_t kMaxBlobBytes = size_t{1} << 30;
 
-// Empty when the peer's process is not visible from here (another pid namespace) or the kernel is older than 5.3: then
-// the end of the link alone tells.
+// Returns an empty Fd if the peer's process is in another pid namespace or the kernel is older than 5.3. Then only the
+// end of the link shows the peer's death.
 Fd open_pidfd(int link_fd) {
   ucred who = {};
   socklen_t len = sizeof(who);
@@ -47,7 +47,7 @@ Expected<rondo_unique_id> make_unique_id() {
   return encode_id(id);
 }
 
-// Connects with the ranks of a unique id.
+// Connects to the ranks that use the same unique id.
 Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
   auto of_this_rank = [this](const Status& s) {
@@ -67,7 +67,7 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Sta
   return connect(std::move(met), id.secret, interrupt);
 }
 
-// Connects with the ranks that are known, at their ports.
+// Connects to the ranks at the ports in `met`.
 Status Bootstrap::connect(Met met, const Secret& secret, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
   RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &secret, &met, interrupt}, port_, patience));
@@ -121,12 +121,12 @@ Status Bootstrap::watch_link(Rank peer) {
 
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() {
   if (is_in_forked_child()) return std::nullopt;
-  if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
+  if (const Turn turn(*this, std::try_to_lock); turn) look();  // otherwise the thread that holds the turn looks
   const std::lock_guard lock(loss_mutex_);
   return loss_;
 }
 
-// With the turn. Waits for a slice at most, and says of whom something was read.
+// Reads all links with events and returns their ranks. The caller holds the turn. Waits for at most slice_ms.
 std::vector<Rank> Bootstrap::look(int slice_ms) {
   epoll_event events[64];
   const int n = ::epoll_wait(watch_.get(), events, 64, slice_ms);
@@ -136,7 +136,7 @@ std::vector<Rank> Bootstrap::look(int slice_ms) {
     const auto peer = static_cast<Rank>(events[i].data.u64 & 0xffffffff);
     const bool process_ended = (events[i].data.u64 & kPidfdEvent) != 0;
     if (process_ended || (events[i].events & ~EPOLLIN) != 0)
-      links_[index(peer)]->drain();  // a goodbye may stand before the end
+      links_[index(peer)]->drain();  // there may be a goodbye before the end
     else links_[index(peer)]->drain_announced();
     judge(peer, process_ended);
     heard.push_back(peer);
@@ -151,13 +151,13 @@ void Bootstrap::forget(Rank peer) {
 }
 
 Status Bootstrap::fail(Status status) {
-  // What has not left yet may name descriptors whose owner is about to close them.
+  // Unsent frames may refer to descriptors that their owner will now close.
   for (const auto& link : links_)
     if (link) link->drop_unsent();
   return failure_ = std::move(status);
 }
 
-// Fails, and tells all peers: they need not wait for what will not come.
+// Fails the call and sends kGaveUp to all peers, so that they do not wait for this rank.
 Status Bootstrap::give_up(uint32_t sequence, Status status) {
   const auto payload = refusal_payload(status);
   const Status failed = fail(std::move(status));
@@ -169,10 +169,11 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// Also where the mesh is full: a rank that is in a later call, and waits for this one alone, listens to no other.
+// Needed also if the mesh is full: a rank in a later call that waits only for this rank handles no other rank's frames.
 Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
-// Calls among the ranks of one host have numbers that other hosts use, too.
+// Returns an error if `peer` has sent kGaveUp for this call. Each host numbers its own calls, so kGaveUp of a call on
+// another host is ignored.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);
@@ -181,7 +182,7 @@ Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   return {};
 }
 
-// What a peer says about survivors is kept for whoever asks (survivors.cc).
+// Moves the frames that have arrived to views_ (for survivors.cc) and others_.
 void Bootstrap::sort_frames(Rank peer) {
   while (auto frame = links_[peer]->pop())
     (frame->kind == FrameKind::kView ? views_[peer] : others_[peer]).push_back(std::move(*frame));
@@ -195,12 +196,13 @@ std::optional<Frame> Bootstrap::next_frame(Rank peer) {
   return first;
 }
 
-// Takes the peer's frame if it has been read: true. An error when it is another one, or when the link has ended without
-// it.
+// Takes the peer's frame and returns true if it has arrived. Returns an error if another frame has arrived, or if the
+// link has ended without it.
 Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
-  // Before pop: what arrived before the end still counts. A process may have ended whose link a fork holds open.
+  // Check the end before reading frames, because frames before the end are valid. A forked child may keep the link of a
+  // dead process open.
   const bool process_ended = pidfds_[index(peer)] && is_gone(peer);
   if (process_ended) link.drain();
   const Link::End end = link.end(&why);
@@ -222,9 +224,9 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
                                                             peer_text(peer, peers_[peer]))));
     return false;
   }
-  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok())  // why it left, most likely
+  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok())  // probably the reason why the peer left
     return what.skip_others ? fail(s) : give_up(what.sequence, s);
-  if (!what.skip_others) {  // or another one has seen who ended first, and has left since
+  if (!what.skip_others) {  // another rank may have seen which rank ended first, and sent kGaveUp
     for (const Rank r : what.from) {
       links_[r]->drain();
       RONDO_TRY(heard_of_giving_up(what, r));
@@ -235,7 +237,8 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   return what.skip_others ? fail(std::move(lost)) : give_up(what.sequence, std::move(lost));
 }
 
-// A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
+// Returns the text for the rank that ended first. A peer often ends because another rank ended before it, and the
+// kernel reports ends in their order.
 std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& why) {
   look();
   {
@@ -295,7 +298,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank, nranks, rank, nranks - 1));
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
-  if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
+  if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // reported before all other errors
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
   std::unique_ptr<Bootstrap> made(new Bootstrap(rank, options));
   RONDO_TRY(made->meet(nranks, contents, options.interrupt));

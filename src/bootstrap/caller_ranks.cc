@@ -8,7 +8,7 @@ namespace rondo {
 std::string in_callers_ranks(std::string_view text, const std::vector<Rank>& callers) {
   std::string result;
   size_t done = 0;
-  // Appends the caller's number of the rank that stands at `at`; false when no number stands there.
+  // Appends the caller's number of the rank at `at`. Returns false if there is no number.
   auto take_number = [&](size_t at) {
     size_t rank = 0;
     const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), rank);

@@ -1,4 +1,4 @@
-// Errors of making a communicator number its ranks, those of the call that makes it the caller's ranks: translates.
+// Translates the ranks in an error text: from the ranks of a communicator that is being made to those of its parent.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace rondo {
 
-/// The text with callers[n] in place of n wherever it names a rank ("rank n", "ranks n, m"). Other numbers stay.
+/// Replaces n by callers[n] in each rank of the text ("rank n", "ranks n, m"). Other numbers stay.
 std::string in_callers_ranks(std::string_view text, const std::vector<Rank>& callers);
-/// The same of an error; ok stays ok.
+/// Does the same for an error. Ok stays ok.
 Status in_callers_ranks(const Status& status, const std::vector<Rank>& callers);
 
 }  // namespace rondo

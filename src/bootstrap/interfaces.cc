@@ -1,5 +1,5 @@
-// Which network interfaces the bootstrap listens on, at which addresses ranks reach one another, and what a host name
-// stands for. Declared in bootstrap/socket.h and bootstrap/bootstrap.h.
+// Network interfaces and addresses: on which the bootstrap listens, at which ranks reach each other, and the resolution
+// of host names. Declared in bootstrap/socket.h and bootstrap/bootstrap.h.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -30,7 +30,7 @@ bool from_sockaddr(const sockaddr* from, IpAddress* to) {
   return !IN6_IS_ADDR_LINKLOCAL(&a);
 }
 
-// Bridges that container engines make: up on every host, and reachable from no other.
+// Returns true for bridges of container engines. They are up on every host, and other hosts cannot reach them.
 bool is_bridge(std::string_view name) {
   for (std::string_view prefix : {"docker", "br-", "virbr", "cni", "flannel", "veth"})
     if (name.starts_with(prefix)) return true;
@@ -87,7 +87,7 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::st
   return std::move(chosen);
 }
 
-// Without a link by TCP, which shows which of its addresses can be reached: the one that is nearest to one of ours.
+// A TCP link shows an address that can be reached. Without one, returns the peer's address nearest to one of ours.
 std::string Bootstrap::address_of(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
   sockaddr_storage at{};
@@ -98,7 +98,8 @@ std::string Bootstrap::address_of(Rank peer) {
   return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
 }
 
-// Those that it listens at, and those that its links come from: a peer may have seen no other.
+// Returns the addresses on which this rank listens, and the local addresses of its links, because a peer may have seen
+// only those.
 std::vector<std::string> Bootstrap::own_addresses() {
   std::vector<IpAddress> all = peers_[rank_].addresses;
   const std::lock_guard lock(loss_mutex_);

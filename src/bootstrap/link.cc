@@ -93,7 +93,7 @@ bool Link::flush_sealed() {
     if (n < 0 && errno == EAGAIN) return false;
     if (n < 0) {
       const int error = errno;
-      drain_locked();  // a goodbye may have come before the break
+      drain_locked();  // a goodbye may have arrived before the break
       if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
       return true;
     }
@@ -102,7 +102,7 @@ bool Link::flush_sealed() {
   return true;
 }
 
-// False: the link has ended.
+// Returns false if the link has ended.
 bool Link::unseal_locked(std::string_view arrived) {
   Status s = session_->take(arrived);
   if (s.ok()) s = session_->open(&inbox_);
@@ -127,7 +127,7 @@ bool Link::flush_locked() {
     message.msg_iov = parts;
     message.msg_iovlen = static_cast<size_t>(num_parts);
     alignas(cmsghdr) char control[kControlBytes] = {};
-    if (!out.descriptors.empty()) {  // they ride on the next byte, whichever that is
+    if (!out.descriptors.empty()) {  // the kernel sends them with the next byte
       const size_t bytes = out.descriptors.size() * sizeof(int);
       message.msg_control = control;
       message.msg_controllen = CMSG_SPACE(bytes);
@@ -140,11 +140,11 @@ bool Link::flush_locked() {
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
-    // The kernel limits how many descriptors a user's processes have under way: on when others have taken theirs.
+    // The kernel limits the descriptors in flight of a user's processes. Retry when peers have received some.
     if (n < 0 && errno == ETOOMANYREFS) return false;
     if (n < 0) {
       const int error = errno;
-      drain_locked();  // a goodbye may have come before the break
+      drain_locked();  // a goodbye may have arrived before the break
       if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
       break;
     }
@@ -191,8 +191,7 @@ void Link::drain_locked(Until until) {
       }
     }
     if (n <= 0) return end_locked(n == 0 ? "the connection was closed" : errno_text(errno));
-    // This process may open no more descriptors. The peer lives, and its frame comes without them: an empty one says
-    // so.
+    // This process has no descriptors left. The frame arrives without its descriptors; an empty Fd marks this.
     if (dropped) {
       arrived_descriptors_.resize(num_before);
       arrived_descriptors_.emplace_back();
@@ -245,7 +244,7 @@ bool Link::parse_locked() {
       frames_.push_back(std::move(frame));
     }
   }
-  if (at == inbox_.size()) std::string().swap(inbox_);  // a table's bytes would stay with every link
+  if (at == inbox_.size()) std::string().swap(inbox_);  // free the memory: a table is large
   else inbox_.erase(0, at);
   return true;
 }
@@ -287,7 +286,7 @@ void Link::say_goodbye(const std::string& note) {
   const std::lock_guard lock(mutex_);
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
-  outbox_.remove_if([](const QueuedFrame& out) {  // nobody will wait for these
+  outbox_.remove_if([](const QueuedFrame& out) {  // no peer will wait for these
     return out.done_bytes == 0 && !out.is_news;
   });
   const auto payload = std::make_shared<const std::string>(note);
@@ -299,7 +298,7 @@ void Link::say_goodbye(const std::string& note) {
 void Link::close() {
   const std::lock_guard lock(mutex_);
   if (!fd_) return;
-  drain_locked();  // unread bytes would turn the close into a reset, which could overtake the goodbye
+  drain_locked();  // with unread bytes, close would send a reset, which could overtake the goodbye
   fd_.shut();
   if (end_ == End::kNone) end_locked("closed by this side");
 }

@@ -1,14 +1,14 @@
-// Link: a stream socket that carries frames between two authenticated ends, and on Unix sockets file descriptors with
-// them. It never waits: queue() keeps what cannot be written yet, flush() and drain() move what can be moved now, and
-// the caller polls.
+// Link: a stream socket that carries frames between two authenticated ends, on Unix sockets with file descriptors. It
+// never blocks: queue() stores a frame, flush() and drain() write and read as much as the socket allows, and the caller
+// polls.
 //
-// Over a TLS session frames are sealed whole, when their turn to be written comes.
+// With a TLS session, each frame is encrypted as a whole just before it is written.
 //
 //   frame = magic u32 | kind u8 | descriptors u8 | 0 u16 | sequence u32 | payload bytes u32 | payload
 //
-// An end is remembered with its reason: kLeft when the peer said goodbye first, kLost otherwise.
+// A link keeps its end and the reason: kLeft if the peer has sent a goodbye before, otherwise kLost.
 //
-// Thread safety: all members may be called from any thread; a frame belongs to whoever pops it.
+// Thread safety: all members may be called from any thread. A frame belongs to the thread that pops it.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,11 @@ enum class FrameKind : uint8_t {
   kBarrier = 17,
   kDescriptors = 18,
   kGoodbye = 19,
-  kOffer = 20,       // where the sender's port for a new mesh is
-  kView = 21,        // who lives, as far as the sender knows
-  kGaveUp = 22,      // the sender's wait in a collective call has failed, and why: status code, message
+  kOffer = 20,       // addresses of the sender's port for a new mesh
+  kView = 21,        // the sender's view of the survivors
+  kGaveUp = 22,      // the sender's collective call has failed, with status code and message
   kHostGather = 23,  // among the ranks of one host
-  kNews = 24,        // who is lost, who has left: for those who have no link with that one
+  kNews = 24,        // membership events, for ranks without a link to the rank concerned
 };
 std::string_view frame_name(FrameKind kind);
 
@@ -48,7 +48,7 @@ struct Frame {
   FrameKind kind = FrameKind::kBarrier;
   uint32_t sequence = 0;
   std::string payload;
-  std::vector<Fd> descriptors;  // empty also when the kernel dropped them, as this process may open no more
+  std::vector<Fd> descriptors;  // also empty if the kernel dropped them because this process has no descriptors left
 };
 
 class Link {
@@ -56,34 +56,34 @@ class Link {
   static constexpr size_t kMaxDescriptorsPerFrame = 200;  // the kernel allows 253 (SCM_MAX_FD)
   enum class End { kNone, kLeft, kLost };
 
-  /// max_payload_bytes: a frame that announces more ends the link. `session`: of an encrypted connection, which passes
-  /// no descriptors; it may hold what has come already.
+  /// max_payload_bytes: a frame with a larger payload ends the link. `session`: the TLS session of an encrypted
+  /// connection, which passes no descriptors. It may contain bytes that have arrived already.
   Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes, std::unique_ptr<TlsSession> session = nullptr);
   ~Link() { close(); }
 
   int fd() const { return fd_.get(); }
-  /// Descriptors are borrowed until the frame is flushed.
+  /// Appends a frame to the outgoing ones. The descriptors must stay open until the frame is flushed.
   void queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
              std::span<const int> descriptors = {});
-  /// Forgets frames of which nothing has been written yet, but for news.
+  /// Drops the frames of which no byte has been written yet, except membership events.
   void drop_unsent();
-  /// Writes what the socket takes. True when nothing is left (also when the link has ended).
+  /// Writes as much as the socket takes. Returns true if nothing is left, also if the link has ended.
   bool flush();
-  /// Reads what has arrived, also the end of the stream if it has.
+  /// Reads all bytes that have arrived, and the end of the stream.
   void drain();
-  /// The same with one system call less, for links that a poll has announced: an end that stands right behind the data
-  /// may be left to the next poll.
+  /// Same as drain() with one system call less, for links that poll reports as readable. If the stream ends right after
+  /// the data, the next poll may report the end.
   void drain_announced();
   std::optional<Frame> pop();
-  /// The same for news, which come between all other frames.
+  /// Same as pop(), for membership events, which may arrive between any other frames.
   std::optional<Frame> pop_news();
-  /// How the link ended, if it did; `why` may be nullptr.
+  /// Returns the kind of the link's end, kNone while it is open. `why` may be nullptr.
   End end(std::string* why) const;
-  /// Writes a goodbye if the stream stands between two frames, and ends the outgoing direction. `note`: for the peer.
+  /// Writes a goodbye with `note` and ends the outgoing direction. The goodbye arrives only if the socket takes it now.
   void say_goodbye(const std::string& note = {});
-  /// The note of the peer's goodbye.
+  /// Returns the note of the peer's goodbye.
   std::string note() const;
-  /// Ends the connection for both sides, also where a fork has copied the socket.
+  /// Ends the connection for both sides, also if a fork has copied the socket.
   void close();
 
  private:
@@ -110,8 +110,8 @@ class Link {
   std::list<QueuedFrame> outbox_;
   std::string inbox_;
   std::unique_ptr<TlsSession> session_;
-  std::string sealed_;             // and not written yet
-  std::list<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
+  std::string sealed_;                 // encrypted bytes that are not written yet
+  std::list<Fd> arrived_descriptors_;  // one empty Fd replaces all descriptors of a frame if the kernel dropped them
   std::list<Frame> frames_, news_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;

@@ -15,11 +15,11 @@ namespace rondo {
 namespace {
 
 constexpr auto kConnect = std::chrono::seconds(5);     // per address of a peer
-constexpr auto kRetry = std::chrono::milliseconds(2);  // where a peer's queue is full
-constexpr double kNewsS = 0.3;                         // within which the root has heard of a death
+constexpr auto kRetry = std::chrono::milliseconds(2);  // if a peer's queue is full
+constexpr double kNewsS = 0.3;                         // within this time the root has detected a death
 constexpr double kHearMs = 10;
 
-// Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
+// Every listener has its own secret. Therefore a peer proves that it is the listener in the table, not only a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
   const Mac mac = hmac_sha256(secret, "mesh " + listener.unix_name);
   Secret own;
@@ -46,7 +46,7 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
       [this](Acceptor<ServerHandshake>::Connection& c, bool accepted) { come(c, accepted); }, true);
 }
 
-// The client's name is empty where that rank may not come to this one.
+// client_name is empty if that rank may not connect to `server`.
 RankPair LinkMaker::pair_of(Rank client, Rank server) const {
   const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
   return {client, server, may ? std::string_view(peers_[index(client)].unix_name) : std::string_view(),
@@ -55,7 +55,7 @@ RankPair LinkMaker::pair_of(Rank client, Rank server) const {
 
 void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
   known_[index(peer)] = true;
-  for (Caller& c : callers_) {  // it has come by itself
+  for (Caller& c : callers_) {  // the peer has connected: its check is no longer needed
     if (c.peer != peer || !c.only_asks) continue;
     c.peer = -1;
     c.fd = Fd();
@@ -70,7 +70,7 @@ void LinkMaker::call(Rank peer) {
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
 }
 
-// On one host the short form, without encryption: the kernel passes the bytes on, and descriptors with them.
+// Ranks of one host use the short form without encryption: the kernel passes the bytes and the descriptors.
 ClientHandshake LinkMaker::handshake_with(Rank peer) const {
   if (same_host(peer)) return ClientHandshake(secret_, pair_of(rank_, peer));
   return ClientHandshake(listener_secret(secret_, peers_[index(peer)]), Purpose::kMesh, rank_, encryption_);
@@ -92,8 +92,8 @@ void LinkMaker::fail(Caller* caller, Status why) {
   caller->fd = Fd();
 }
 
-// What a connection has come to whose handshake has failed. One that was closed without an answer was one of too many
-// there, or its listener has ended: the next attempt tells.
+// Handles a failed handshake. A connection that was closed without an answer is tried again: the peer had too many, or
+// its listener has ended, which the next connect shows.
 void LinkMaker::judge(Caller* caller, Status why) {
   if (why.code() != StatusCode::kPeerLost) return fail(caller, std::move(why));
   caller->handshake = handshake_with(caller->peer);
@@ -120,7 +120,7 @@ void LinkMaker::dial(Caller* caller) {
   caller->fd = local ? begin_connect_abstract(to.unix_name, &connected, &error)
                      : begin_connect_tcp(to.addresses[caller->next_address], to.tcp_port, &connected, &error);
   const std::string name = local ? to.unix_name : to.addresses[caller->next_address].to_string(to.tcp_port);
-  if (!caller->fd && local && error == EAGAIN) {  // its queue is full, so there is one
+  if (!caller->fd && local && error == EAGAIN) {  // the queue is full: there is a listener
     if (caller->only_asks) caller->peer = -1;
     return;
   }
@@ -154,7 +154,7 @@ void LinkMaker::greet(Caller* caller) {
   if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) judge(caller, handshake.status());
 }
 
-// Moves a call of ours on. When it has been answered the caller is spent: its peer is -1.
+// Continues one connection. If it has succeeded or failed, sets its peer to -1.
 void LinkMaker::advance(Caller* caller, short events) {
   if (caller->peer < 0) return;
   const PeerInfo& to = peers_[index(caller->peer)];
@@ -179,7 +179,7 @@ void LinkMaker::advance(Caller* caller, short events) {
                      false);
   }
   if (events == 0) return;
-  if (caller->only_asks) {  // dropped there, as a stranger, or by the kernel: once more, which tells
+  if (caller->only_asks) {  // closed by the peer or by the kernel: connect again to see whether there is a listener
     return dial_again(caller);
   }
   const ClientHandshake::State state = caller->handshake.advance(caller->fd.get());
@@ -189,7 +189,7 @@ void LinkMaker::advance(Caller* caller, short events) {
   caller->peer = -1;
 }
 
-// The handshake of somebody who came to us has ended.
+// Handles the end of an incoming connection's handshake.
 void LinkMaker::come(Acceptor<ServerHandshake>::Connection& c, bool accepted) {
   const Rank peer = c.handshake->rank();
   if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
@@ -220,7 +220,7 @@ Status LinkMaker::step(const pollfd* polled) {
 
 namespace {
 
-// The links of a plan, with the root listening.
+// Makes the links of a plan, while it listens to the root.
 class MeshBuilder {
  public:
   MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Patience& patience)
@@ -251,7 +251,7 @@ class MeshBuilder {
 
   const Rank rank_;
   const std::vector<PeerInfo>& peers_;
-  Link* const root_;  // nullptr: there is none
+  Link* const root_;  // may be nullptr
   const Patience& patience_;
   const std::function<Status()>& interrupt_;
   const std::vector<Rank> wanted_;
@@ -260,7 +260,7 @@ class MeshBuilder {
   size_t num_linked_ = 0;
 };
 
-// Whoever has all of his links finds this one closed, in his first collective call: he is told why.
+// Sends the reason to the peers. A peer that has all its links gets it in its first collective call.
 Status MeshBuilder::give_up(const Status& why) {
   const auto payload = refusal_payload(why);
   for (const auto& link : links_) {
@@ -271,8 +271,8 @@ Status MeshBuilder::give_up(const Status& why) {
   return why;
 }
 
-// A peer that does not answer may have given up because another one has died: the root, or who interrupts, hears of that
-// and says so, if a little later.
+// A peer that does not answer may have given up because of another rank's death. The root or interrupt_ reports that a
+// little later. Wait for it, because it is the better error.
 Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
   const Patience news = patience_.at_most(kNewsS);
   do {
@@ -309,8 +309,7 @@ Status MeshBuilder::harvest() {
   return {};
 }
 
-// All handshakes at once, ours with the ranks below and those of the ranks above: two wake-ups of a rank can serve
-// dozens of peers.
+// Runs all handshakes at once, so that one wake-up of a rank can serve many peers.
 Status MeshBuilder::build() {
   for (const Rank peer : wanted_)
     if (peer < rank_) maker_.call(peer);

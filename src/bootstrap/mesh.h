@@ -1,9 +1,9 @@
-// Mesh: the links among the ranks. Each rank listens; rank r connects to the ranks below it and accepts those above, so
-// every pair gets exactly one stream. All handshakes of a rank are under way at the same time, and a connect succeeds
-// without its listener's help, so no two ranks wait for each other in a cycle.
+// Mesh: the links among the ranks. Each rank listens. Rank r connects to lower ranks and accepts higher ones. Therefore
+// every pair has one stream. A rank runs all its handshakes at the same time, and a connect succeeds before its
+// listener accepts it. Therefore ranks cannot wait for each other in a cycle.
 //
-// connect_mesh() makes the links of the plan after the rendezvous. A LinkMaker makes any others later, for who keeps
-// his port.
+// connect_mesh() makes the links of the plan after the rendezvous. A LinkMaker makes other links later, for a rank that
+// keeps its port open.
 //
 // Thread safety: one MeshPort belongs to one join; a LinkMaker to one thread at a time.
 #pragma once
@@ -24,13 +24,13 @@ namespace rondo {
 
 constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two ranks
 
-/// Where this rank can be reached by its peers.
+/// The listeners at which peers reach this rank.
 struct MeshPort {
   Fd local;
   Listeners tcp;
   Acceptor<ServerHandshake> acceptor = {};
-  /// Takes the queues' connections and keeps the newest, so that no queue is full when the peers come. Before a
-  /// LinkMaker has the port.
+  /// Accepts the queued connections and keeps the newest, so that no queue is full when the peers connect. Call this
+  /// only before a LinkMaker has the port.
   void take_in(int nranks) {
     if (open(static_cast<size_t>(nranks)).ok()) (void)acceptor.look();
   }
@@ -38,54 +38,57 @@ struct MeshPort {
     acceptor.set_most(kMaxPending + num_ranks);
     return acceptor.is_open() ? Status() : acceptor.open(local, tcp.sockets);
   }
-  /// Ends it also for copies that a fork left in other processes.
+  /// Closes the port, also the copies that a fork made in other processes.
   void shut() {
     local.shut();
     for (Fd& l : tcp.sockets) l.shut();
     *this = {};
   }
 };
-/// Opens the listeners and writes their addresses into *self. across_hosts: also those that other hosts reach.
+/// Opens the listeners and writes their addresses into *self. across_hosts: also opens those for other hosts.
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts = true);
 
-/// Makes links without ever waiting: the caller polls what add_to() names, and hands the answer to step().
+/// Makes links and never blocks. In a loop, the caller polls the descriptors of add_to() and passes the result to
+/// step().
 class LinkMaker {
  public:
   struct Failure {
     Rank peer;
     Status why;
   };
-  /// The peers and the port must outlive it. Of `known` peers nothing is taken: they have links.
+  /// `peers` and `port` must outlive it. `known`, by rank: peers that have links already; their connections are
+  /// refused.
   LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port, Encryption encryption,
             std::vector<bool> known);
   ~LinkMaker() { port_.acceptor.close(); }
   LinkMaker(const LinkMaker&) = delete;
   LinkMaker& operator=(const LinkMaker&) = delete;
 
-  /// Connects to a peer below this rank. Those above come by themselves.
+  /// Starts to connect to a lower rank. Higher ranks connect to this one.
   void call(Rank peer);
-  /// Whether anybody listens at a peer's port: when that ends it is a failure. Until there is a link one connection
-  /// stays there, so that asking does not fill the peer's queue.
+  /// Checks with a connection whether a peer's port has a listener. If it has none, or loses it, take_failures()
+  /// returns the peer. There is at most one such connection for a peer, so that they do not fill its queue.
   void ask(Rank peer);
   void add_to(std::vector<pollfd>* fds) const;
-  /// For poll(): less than most_ms where a call has to be tried again, or given up, before.
+  /// Returns the timeout for poll(): less than most_ms if a connect must be tried again before.
   int slice_ms(int most_ms) const;
-  /// `polled` is what add_to() has appended. Unauthenticated connections are closed, those without the secret logged.
-  /// Errors: kSystem, when this process may open no more descriptors.
+  /// Continues all handshakes. `polled` has the entries that add_to() has appended. Closes unauthenticated connections,
+  /// and logs those with a wrong secret. Errors: kSystem if this process has no descriptors left.
   Status step(const pollfd* polled);
-  /// What has come of it since the last call.
+  /// Returns the links made since the last take_links().
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> take_links() { return std::exchange(links_, {}); }
-  /// Peers that could not be called, since the last call: kPeerLost (nobody listens at any of their addresses, or not
-  /// for long: they are gone), else kTimeout (no answer), kUnauthorized, kMismatch, kSystem; these may be called again.
+  /// Returns the peers to which connecting failed since the last take_failures(). kPeerLost means that none of their
+  /// addresses has a listener: they are gone. After kTimeout (no answer), kUnauthorized, kMismatch and kSystem, call()
+  /// may be used again.
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
 
  private:
-  // A connection of ours to a lower rank whose handshake is under way.
+  // A connection of this rank whose handshake is not complete.
   struct Caller {
     Rank peer;
     bool only_asks = false;
-    size_t next_address = 0;  // of the peer's
-    Fd fd = Fd();             // empty: to be tried again
+    size_t next_address = 0;  // index of the peer's addresses
+    Fd fd = Fd();             // empty: connect again after kRetry
     bool connecting = false;
     bool all_refused = true;
     Patience::Clock::time_point since{};
@@ -111,22 +114,22 @@ class LinkMaker {
   const Encryption encryption_;
   const std::vector<PeerInfo>& peers_;
   MeshPort& port_;
-  std::vector<bool> known_;  // by rank: with a link, or called
+  std::vector<bool> known_;  // by rank: has a link or was called
   int num_refusals_ = 0;
   std::list<Caller> callers_;
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> links_;
   std::vector<Failure> failures_;
-  Status own_;  // what keeps this rank from calling
+  Status own_;  // an error of this rank itself, which step() returns
 };
 
 struct MeshRequest {
   Rank rank = 0;
   const Secret* secret = nullptr;
-  const Met* met = nullptr;  // the plan, its peers, and maybe a root that tells of ranks that die meanwhile
-  std::function<Status()> interrupt = {};  // asked at least every 50 ms, where there is one
+  const Met* met = nullptr;                // the plan, its peers, and a root that reports deaths, or no root
+  std::function<Status()> interrupt = {};  // if set, called at least every 50 ms
 };
-/// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Unauthenticated
-/// connections to the listeners are closed.
+/// Collective. Returns the links by rank: nullptr for this rank and for ranks to which the plan has no link. Closes
+/// unauthenticated connections.
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
                                                           const Patience& patience);
 

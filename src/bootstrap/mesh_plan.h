@@ -1,12 +1,13 @@
-// MeshPlan: which ranks of a Bootstrap have a link from the start. Few ranks: each with each. Many: a grid of about
-// sqrt(n) columns, in which a rank has links along its row and its column, so that it needs 2 sqrt(n) of them and
-// reaches everybody in two steps:
+// MeshPlan: the pairs of ranks of a Bootstrap that have a link from the start. If there are few ranks, all pairs have
+// one. Otherwise the ranks form a grid of about sqrt(n) columns. A rank has links to the ranks of its row and of its
+// column. These are about 2 sqrt(n), and it reaches all ranks in two steps:
 //
-//   places    0  1  2        a place is a rank's position once the ranks are sorted by host, so that those of a host
-//             3  4  5        stand side by side: 4 has links to 3 and 5, and to 1 and 7; it reaches 2 by way of 1 or 5
+//   places    0  1  2        A place is a rank's position after sorting by host. Ranks of a host are adjacent.
+//             3  4  5        Place 4 has links to 3 and 5, and to 1 and 7. It reaches 2 through 1 or 5.
 //             6  7
 //
-// Ranks of one host have the links of a plan of their own besides: what concerns a host alone stays on it.
+// In addition, the ranks of each host have the links of a plan of this host only. Therefore a call among the ranks of a
+// host needs no other host.
 //
 // Complexity: linked() and corner() O(1), neighbours() O(sqrt n) and O(ranks of the host).
 // Thread safety: values.
@@ -22,8 +23,8 @@ namespace rondo {
 class MeshPlan {
  public:
   MeshPlan() = default;
-  /// hosts[r]: a number for rank r's host; equal numbers for ranks of one host. most_full: up to so many ranks, in the
-  /// communicator and on a host, each has a link to each.
+  /// hosts[r]: number of rank r's host, equal for ranks of one host. most_full: up to this number of ranks, in the
+  /// communicator and on a host, all pairs have a link.
   MeshPlan(std::vector<uint32_t> hosts, int most_full);
 
   int nranks() const { return static_cast<int>(hosts_.size()); }
@@ -31,13 +32,14 @@ class MeshPlan {
   bool same_host(Rank a, Rank b) const { return hosts_[index(a)] == hosts_[index(b)]; }
   bool linked(Rank a, Rank b) const;
   std::vector<Rank> neighbours(Rank r) const;
-  /// All ranks by place. Where the plan is full: by rank.
+  /// Returns all ranks by place, or by rank if the plan is full.
   const std::vector<Rank>& order() const { return order_; }
 
-  /// The rank in a's row and b's column, one of the two by whom a and b reach each other; -1: there is none.
+  /// Returns the rank in a's row and b's column, or -1 if there is none. It is one of the two ranks through which a and
+  /// b reach each other.
   Rank corner(Rank a, Rank b) const;
 
-  /// Columns of a grid of n places.
+  /// Returns the number of columns of a grid of n places.
   static size_t columns(size_t n);
 
   const std::vector<uint32_t>& hosts() const { return hosts_; }

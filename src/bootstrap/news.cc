@@ -1,22 +1,24 @@
-// What only some of the ranks see, told to the others. Where the mesh is not full a rank sees the end of its neighbours
-// alone, so ends are passed on:
+// Forwards membership events to ranks that cannot see them. If the mesh is not full, a rank sees only the ends of its
+// neighbours. Therefore ranks forward these events:
 //
-//   lost   a flood: whoever hears of a loss tells all of its neighbours, once
-//   left   two steps: the neighbours of who has left each tell some of theirs, so that everybody hears of it once. In
-//          the grid of bootstrap/mesh_plan.h, X leaves; those of its row tell their columns:
+//   lost   a flood: a rank that learns of a loss sends it once to all its neighbours
+//   left   two steps: the neighbours of the rank that leaves each send it to some of theirs, so that each rank gets it
+//          once. In the grid of bootstrap/mesh_plan.h, X leaves:
 //
-//             .  .  T  .         T hears of X from F. Where there is no F in an incomplete grid, or F has left or died,
-//             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
-//             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
+//             G --- T  .         F, in X's row, sends it to its column, here to T. If the grid has no F, or F has left
+//             |     |  .         or died, G, in X's column, sends it to its row instead. If F and G are both gone, T
+//             X --- F  .         gets nothing, but it has seen both of them end. If F leaves at the same moment as X, T
+//                                gets nothing either.
 //
-//   aborted, disagreement   floods as well, of the first that a rank hears of, or is told to announce; what has an
-//          earlier place in the ranks' order comes after it all the same
-//   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
+//   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
+//          or if its place is smaller than all before
+//   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
+//          neighbours
 //
 //   news = { what u8 | rank u32 | place u64 | text str } ...
 //
-// Between collective calls a thread of this file passes on what comes, also while its rank computes. It sleeps unless
-// something comes.
+// Between collective calls a thread of this file forwards the events, also while its rank computes. It sleeps until an
+// event arrives.
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -33,7 +35,7 @@ namespace rondo {
 namespace {
 
 constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3, kDisagreement = 4;
-constexpr int kUnsentMs = 20;  // until another try where a neighbour's socket is full
+constexpr int kUnsentMs = 20;  // before another attempt if a neighbour's socket is full
 constexpr size_t kStackBytes = 512 * 1024;
 
 }  // namespace
@@ -55,7 +57,7 @@ void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
   outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
 }
 
-// One frame for each neighbour, however much there is to tell.
+// Sends all pending events of each neighbour in one frame.
 void Bootstrap::send_news() {
   for (auto& [to, text] : std::exchange(outgoing_news_, {})) {
     links_[static_cast<size_t>(to)]->queue(FrameKind::kNews, 0, std::make_shared<const std::string>(text.take()));
@@ -68,8 +70,8 @@ void Bootstrap::send_news() {
 void Bootstrap::note_lost(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
-  if (!loss_) loss_ = Loss{what.rank, what.text};  // the first counts
-  if (plan_.is_full()) return;                     // each sees it itself
+  if (!loss_) loss_ = Loss{what.rank, what.text};  // only the first is reported
+  if (plan_.is_full()) return;                     // every rank sees it itself
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
     if (r != from && r != what.rank) tell(r, kLost, what);
 }
@@ -93,7 +95,7 @@ std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) {
   return announced_[static_cast<size_t>(topic)];
 }
 
-// from: who says so; -1: its own link.
+// from: the neighbour that sent the event; -1 if this rank has a link to the rank that left.
 void Bootstrap::note_left(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
@@ -104,7 +106,7 @@ void Bootstrap::note_left(const Gone& what, Rank from) {
 
 void Bootstrap::forward_leaving(const Gone& what) {
   const Rank x = what.rank;
-  if (!plan_.linked(x, rank_)) return;  // a late link: its neighbours know, too
+  if (!plan_.linked(x, rank_)) return;  // a link that is not in the plan: x's neighbours in the plan forward it
   const bool same_row = plan_.corner(x, rank_) == rank_, same_column = plan_.corner(rank_, x) == rank_;
   for (const Rank t : plan_.neighbours(rank_)) {
     if (t == x || plan_.linked(t, x)) continue;
@@ -114,7 +116,7 @@ void Bootstrap::forward_leaving(const Gone& what) {
   }
 }
 
-// With loss_mutex_, what a rank said when it left.
+// Returns the contents of the peer's goodbye. The caller holds loss_mutex_.
 std::optional<Bootstrap::Goodbye> Bootstrap::goodbye_of(Rank peer) {
   const auto parted = parted_.find(peer);
   if (links_[peer] ? links_[peer]->end(nullptr) != Link::End::kLeft : parted == parted_.end()) return std::nullopt;
@@ -133,14 +135,14 @@ std::optional<std::string> Bootstrap::parting_note(Rank peer) {
   return said ? std::optional(std::move(said->note)) : std::nullopt;
 }
 
-// With loss_mutex_.
+// The caller holds loss_mutex_.
 std::string Bootstrap::left_text(Rank peer) {
   const auto said = goodbye_of(peer);
   return peer_text(peer, peers_[peer]) + " left the communicator" +
          (said && !said->cause.empty() ? fmt::format(" after this failure: {}", said->cause) : "");
 }
 
-// The mesh's thread must not write behind the goodbyes.
+// Stops the thread first, because it must not write after the goodbyes.
 void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   if (is_in_forked_child()) return;  // the thread may have held a lock
   {
@@ -159,7 +161,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
     if (link) link->say_goodbye(std::string(said.bytes()));
 }
 
-// What has been read from a neighbour.
+// Handles the events that have arrived from a neighbour.
 void Bootstrap::take_news(Rank from) {
   while (const auto frame = links_[static_cast<size_t>(from)]->pop_news()) {
     wire::Reader r(frame->payload);
@@ -178,7 +180,7 @@ void Bootstrap::take_news(Rank from) {
   }
 }
 
-// The state of a neighbour, after its link has been read.
+// Handles the events of a neighbour, and its end, after its link has been read.
 void Bootstrap::judge(Rank peer, bool process_ended) {
   take_news(peer);
   std::string why;
@@ -192,14 +194,14 @@ void Bootstrap::judge(Rank peer, bool process_ended) {
             -1);
 }
 
-// Within a call that has the turn.
+// Same as judge(), within a call that holds the turn, and sends the resulting events.
 void Bootstrap::judge_aloud(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
   judge(peer, false);
   send_news();
 }
 
-// Who the ranks without a link to this one are, which the rendezvous leaves to the mesh.
+// Gathers every rank's PeerInfo. The rendezvous sends a rank only those of its neighbours.
 Status Bootstrap::learn_of_all() {
   wire::Writer mine;
   encode(peers_[static_cast<size_t>(rank_)], &mine);
@@ -254,7 +256,7 @@ void Bootstrap::wake_news() {
   if (news_wake_) (void)!::write(news_wake_.get(), &one, sizeof one);
 }
 
-// Without the turn, which the thread may be waiting for.
+// The caller must not hold the turn, because the thread may wait for it.
 void Bootstrap::stop_news() {
   if (!news_thread_ || is_in_forked_child()) return;
   news_stops_ = true;

@@ -10,9 +10,9 @@
 namespace rondo {
 namespace {
 
-constexpr double kAddressS = 5;  // per address: one of several may lead nowhere
+constexpr double kAddressS = 5;  // per address: one of several may not be reachable
 constexpr double kHandshakeS = 10;
-constexpr double kVerdictGraceS = 2;  // the root, which knows who is missing, should speak before this side gives up
+constexpr double kVerdictGraceS = 2;  // extends the deadline, because the root can report which ranks are missing
 constexpr int kRetryMs = 20;
 constexpr size_t kMaxTableBytes = 256 << 20;
 
@@ -21,7 +21,7 @@ struct Reached {
   std::unique_ptr<TlsSession> session;
 };
 
-// One attempt over all addresses. *retry says whether another may succeed.
+// Tries all addresses once. Sets *retry to true if another attempt may succeed.
 Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& patience, bool* retry) {
   Status last;
   size_t num_refused = 0;
@@ -63,7 +63,7 @@ Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patienc
   }
 }
 
-//   table = ranks u32 | most_full u32 | { number of the host u32 } of each rank | entries u32 | { rank u32 | who } ...
+//   table = ranks u32 | most_full u32 | { host number u32 } by rank | entries u32 | { rank u32 | PeerInfo } ...
 Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
   wire::Reader r(frame.payload);
   Met met;

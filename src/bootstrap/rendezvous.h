@@ -1,18 +1,18 @@
-// Rendezvous: where the ranks of one communicator meet before they know each other's addresses.
+// Rendezvous: the ranks of one communicator connect to one thread, the root, and get each other's addresses from it.
 //
 //   joiner                        root (a thread of the id's maker)
-//   connect, handshake  ------->  proves the secret both ways; whoever does not hold it is refused
-//   join(nranks, who I am) ---->  collects; a contradiction fails the whole group at once, naming both sides
-//                       <-------  when the last has come: which ranks are on one host, and where those are with whom
-//                                 it gets links (bootstrap/mesh_plan.h): of few ranks all
+//   connect, handshake  ------->  both sides prove the secret; the root refuses joiners without it
+//   join(nranks, PeerInfo) ---->  collects; if two joins contradict each other, all ranks get an error that names both
+//                       <-------  when all ranks have joined: the host of each rank, and the addresses of the ranks to
+//                                 which it must connect (bootstrap/mesh_plan.h)
 //   (connects the mesh)
-//   meshed             -------->  a joiner that dies before this is announced to the others
+//   meshed             -------->  if a joiner dies before this, the root reports it to the others
 //
-// The root serves one communicator and ends; the mesh does not need it. Unauthenticated connections cannot stall it:
-// each is accepted at once, and when too many are half-open one is closed (bootstrap/acceptor.h). A joiner whose connection
-// was closed before it had proved the secret connects again. One that has proved it keeps its place.
+// The root serves one communicator and ends. The mesh does not need it. Unauthenticated connections cannot block it: it
+// accepts each at once, and closes one if there are too many (bootstrap/acceptor.h). If a joiner's connection was
+// closed before its proof, it connects again. After its proof the root keeps its connection.
 //
-// Thread safety: start_rendezvous and join_rendezvous from any thread; the root shares nothing with them but sockets.
+// Thread safety: start_rendezvous and join_rendezvous from any thread. The root shares only sockets with them.
 #pragma once
 
 #include <functional>
@@ -28,24 +28,24 @@
 
 namespace rondo {
 
-/// Of a communicator: an instruction names a chunk of each rank in 16 bits. Whatever is made for each of so many ranks
-/// is made after a look at this.
+/// Maximum number of ranks of a communicator, because an instruction has 16 bits for a chunk number. Check nranks
+/// against it before allocating memory for every rank.
 constexpr int kMaxRanks = 65535;
 
-/// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none
-/// came.
+/// Starts the root's thread on the listeners. It ends when the ranks have connected the mesh, or after `deadline_s` if
+/// no rank has joined.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
 
-/// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
+/// Returns "ranks 2, 5, 7" for messages. It names at most 16 ranks.
 std::string list_ranks(const std::vector<Rank>& ranks);
 
-/// Up to so many ranks have links each with each; tests say otherwise (RONDO_TEST_FULL_MESH).
+/// Up to this number of ranks, all pairs of ranks have a link. Tests set RONDO_TEST_FULL_MESH for grids of few ranks.
 constexpr int kMostFullMesh = 64;
 
-/// Of each peer a number for its host, equal for peers of one host.
+/// Returns the number of each peer's host, equal for peers of one host.
 std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers);
 
-/// What the root says to each rank when all have come.
+/// Makes the tables that the root sends when all ranks have joined.
 class TableWriter {
  public:
   TableWriter(const std::vector<PeerInfo>& peers, int most_full);
@@ -55,22 +55,23 @@ class TableWriter {
   std::string entries_of(const std::vector<Rank>& ranks) const;
   MeshPlan plan_;
   std::vector<std::string> encoded_;               // by rank
-  std::shared_ptr<const std::string> everything_;  // of a full plan
+  std::shared_ptr<const std::string> everything_;  // the table of all ranks, if the plan is full
 };
 
+/// The result of a rendezvous.
 struct Met {
   MeshPlan plan;
-  std::vector<PeerInfo> peers;  // by rank; empty for those with whom the plan makes no link, but for this rank itself
-  std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed. Of a communicator
-                                // that is made from another one: nullptr
+  std::vector<PeerInfo> peers;  // by rank; empty for ranks to which the plan has no link, except for this rank
+  std::unique_ptr<Link> root;   // reports ranks that die before the mesh is connected; send kMeshed when it is. nullptr
+                                // if the communicator is made from another one
 };
-/// Collective: waits for all ranks. `interrupt`, where there is one, is asked at least every 50 ms, or between two
-/// attempts to reach the root: an error ends the wait. Errors: those of Bootstrap::join.
+/// Collective. Waits for all ranks. `interrupt`, if set, is called at least every 50 ms and between two attempts to
+/// connect to the root. Its error ends the wait. Errors: those of Bootstrap::join.
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Patience& patience, const std::function<Status()>& interrupt = nullptr);
-/// The error in a kRefused frame.
+/// Decodes the error in a kRefused or kGaveUp frame.
 Status refusal(const Frame& frame);
-/// Its payload, and that of kGaveUp.
+/// Encodes an error as the payload of a kRefused or kGaveUp frame.
 std::shared_ptr<const std::string> refusal_payload(const Status& why);
 
 }  // namespace rondo

@@ -1,5 +1,5 @@
-// The root's side of bootstrap/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs
-// does not grow with the number of ranks that wait.
+// The root's side of bootstrap/rendezvous.h: one thread with one loop, which never waits for a single connection. The
+// cost of a wake-up does not grow with the number of waiting ranks.
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,19 +27,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
 constexpr int kCrowdedPauseMs = 20;
-constexpr int kUnsentPollMs = 2;  // while somebody's socket takes no more
+constexpr int kUnsentPollMs = 2;  // while a socket's buffer is full
 constexpr size_t kMaxJoinBytes = 64 * 1024;
-constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
+constexpr auto kFarewell = std::chrono::seconds(1);  // to send a failure to all ranks
 
 Clock::duration seconds(double s) { return std::chrono::microseconds(static_cast<int64_t>(std::clamp(s, 0.0, 1e8) * 1e6)); }
 
-struct Connection {  // of who has proved the secret
+struct Connection {  // of a joiner that has proved the secret
   Rank rank = -1;
   std::unique_ptr<Link> link = {};
-  bool joined = false;  // in the table
+  bool joined = false;  // its PeerInfo is in peers_
   bool meshed = false;
-  bool told = false;      // of the failure
-  bool finished = false;  // to be dropped
+  bool told = false;      // the failure was sent to it
+  bool finished = false;  // will be dropped
 };
 
 class Root {
@@ -51,7 +51,7 @@ class Root {
         most_full_(most_full),
         deadline_(Clock::now() + seconds(deadline_s)) {}
 
-  /// Before run().
+  /// Call before run().
   Status open() {
     news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
@@ -70,9 +70,9 @@ class Root {
         if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));
       std::erase_if(unsent_, [](Connection* c) { return c->link->flush(); });
       drop_the_finished();
-      // Ranks that may all come at once need not go for one another; how many is unknown before the first has joined.
+      // All ranks may connect at once and must not displace each other. Their number is unknown until the first joins.
       acceptor_.set_most(kMaxPending + static_cast<size_t>(std::max(0, nranks_ - num_present_)));
-      if (acceptor_.is_open() && !acceptor_.look().ok()) ::poll(nullptr, 0, kCrowdedPauseMs);  // until there is room
+      if (acceptor_.is_open() && !acceptor_.look().ok()) ::poll(nullptr, 0, kCrowdedPauseMs);  // no descriptor is free
       for (Connection* c : std::exchange(come_, {})) serve(*c);
       drop_the_finished();
       watch_the_clock();
@@ -85,11 +85,11 @@ class Root {
     if (failed_) return Clock::now() >= deadline_ || (nranks_ > 0 && num_told_ >= nranks_ && unsent_.empty());
     return (table_sent_ && connections_.empty()) || Clock::now() >= deadline_ + kFarewell;
   }
-  bool watch(int fd, Connection* what) {  // nullptr: of a listener
+  bool watch(int fd, Connection* what) {  // nullptr for the acceptor
     epoll_event event = {EPOLLIN, {.ptr = what}};
     return ::epoll_ctl(news_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
-  // A forked child may hold copies, for which the kernel would go on to report what is no longer here.
+  // If a forked child has a copy of the descriptor, the kernel would report events for it even after close().
   void unwatch(int fd) { ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, fd, nullptr); }
   void send(Connection& c, FrameKind kind, std::shared_ptr<const std::string> payload) {
     c.link->queue(kind, 0, std::move(payload));
@@ -129,7 +129,7 @@ class Root {
                                               peer_text(c.rank, peers_[c.rank]), why));
   }
 
-  // It has heard so in the handshake. The others would wait for it in vain.
+  // That rank has got this error in the handshake. Without this the others would wait for it.
   void fail_for_encryption(const Arrival& a) {
     fail(StatusCode::kMismatch,
          fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT alike on all "
@@ -143,17 +143,17 @@ class Root {
     wire::Reader r(join.payload);
     const auto nranks = static_cast<int>(r.get<uint32_t>());
     const auto deadline = Clock::now() + seconds(static_cast<double>(r.get<uint64_t>()) * 1e-3);
-    const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // of which some has passed already
+    const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // the whole deadline, for messages
     PeerInfo info = decode_peer(&r);
     if (!r.finished() || nranks < 1 || c.rank < 0 || c.rank >= nranks) {
       finish(c);
       return;
     }
     if (failed_) {
-      if (nranks_ == 0) nranks_ = std::min(nranks, kMaxRanks);  // so many are to be told
+      if (nranks_ == 0) nranks_ = std::min(nranks, kMaxRanks);  // the number of ranks that must get the error
       return tell(c);
     }
-    if (nranks > kMaxRanks) {  // before anything is made of that size
+    if (nranks > kMaxRanks) {  // checked before allocating memory of that size
       newcomer_ = &c;
       return fail(StatusCode::kInvalidArgument,
                   fmt::format("{} was started with nranks = {}: a communicator has at most {} ranks",
@@ -188,7 +188,7 @@ class Root {
   }
 
   void send_table() {
-    close_listeners();  // before anyone can have finished, so that a later rendezvous on this port meets nobody here
+    close_listeners();  // before any rank can finish, so that a later rendezvous can use this port
     const TableWriter tables(peers_, most_full_);
     for (Connection& c : connections_) {
       if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
@@ -204,7 +204,7 @@ class Root {
     refusal_ = refusal_payload(why);
     for (Connection& c : connections_)
       if (c.joined || &c == newcomer_) tell(c);
-    // Ranks that come later hear the same story for a while. After the table nobody new can come.
+    // Ranks that join later get the same error until the deadline. After the table no rank can join.
     if (table_sent_) deadline_ = std::min(deadline_, Clock::now() + kFarewell);
   }
   void tell(Connection& c) {
@@ -237,7 +237,7 @@ class Root {
                      deadline_text_s_, kInitDeadline, nranks_ - static_cast<int>(missing.size()), nranks_));
     deadline_ = now + kFarewell;
     close_listeners();
-    nranks_ = num_told_;  // whoever is here has been told: nothing more to wait for but the flush
+    nranks_ = num_told_;  // all present ranks have got the error: only wait until it is flushed
   }
 
   void close_listeners() {
@@ -257,9 +257,9 @@ class Root {
   Acceptor<ServerHandshake> acceptor_;
   std::list<Connection> connections_;
   std::vector<Connection*> come_;    // not served yet
-  std::vector<Connection*> unsent_;  // to whom something is to be written
+  std::vector<Connection*> unsent_;  // with frames that are not flushed
   bool some_finished_ = false;
-  int nranks_ = 0;  // 0: nobody has joined
+  int nranks_ = 0;  // 0: no rank has joined
   Rank first_ = -1;
   std::vector<PeerInfo> peers_;
   std::vector<bool> present_;
@@ -268,7 +268,7 @@ class Root {
   bool failed_ = false;
   int num_told_ = 0;
   int num_refusals_ = 0;
-  Connection* newcomer_ = nullptr;  // caused the failure, is not in the table, and must hear of it too
+  Connection* newcomer_ = nullptr;  // caused the failure and has not joined; must get the error too
   std::shared_ptr<const std::string> refusal_;
 };
 
@@ -282,9 +282,9 @@ void* run_root(void* root) {
 
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  const char* tested = std::getenv("RONDO_TEST_FULL_MESH");  // grids of few ranks
+  const char* tested = std::getenv("RONDO_TEST_FULL_MESH");  // for grids of few ranks
   const int most_full = tested != nullptr ? std::max(1, std::atoi(tested)) : kMostFullMesh;
-  // A connection that says nothing is not even accepted for a second.
+  // The kernel does not report a connection without data for a second.
   const int silent_s = 1;
   for (const Fd& l : listeners.sockets)
     ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));

@@ -68,7 +68,7 @@ Fd begin_connect(int family, const SocketAddress& to, bool* connected, int* erro
   return Fd();
 }
 
-// Binds to *port, or to one of the kernel's choice when it is 0, and says which.
+// Listens on *port. If it is 0, the kernel chooses a port, and *port is set to it.
 Expected<Fd> listen_at(const IpAddress& address, uint16_t* port, int* error) {
   Fd fd(::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | kSocketFlags, 0));
   const int on = 1;
@@ -166,7 +166,7 @@ std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector
   for (const IpAddress& address : theirs) {
     int bits = -1;
     for (const IpAddress& own : ours) bits = std::max(bits, common_bits(address, own));
-    if (std::find(ours.begin(), ours.end(), address) != ours.end()) bits = -1;  // that leads to this host
+    if (std::find(ours.begin(), ours.end(), address) != ours.end()) bits = -1;  // it is an address of this host
     if (bits <= most) continue;
     most = bits;
     best = address.text();
@@ -193,7 +193,7 @@ Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t
       error = 0;
     }
     if (error == 0 && !result.sockets.empty()) return result;
-    if (port != 0 || error != EADDRINUSE) break;  // a port of the caller's choice has no alternative
+    if (port != 0 || error != EADDRINUSE) break;  // the caller's port has no alternative
   }
   return why;
 }
@@ -285,7 +285,7 @@ std::string local_peer_name(int fd) {
   return fmt::format("pid {} of uid {}", who.pid, who.uid);
 }
 
-// No TCP_USER_TIMEOUT: it would also end a connection whose peer is merely slow to read.
+// Sets no TCP_USER_TIMEOUT, which would also end a connection whose peer reads slowly.
 void tune_tcp(int fd) {
   const int on = 1, idle_s = 1, interval_s = 1, probes = 3;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

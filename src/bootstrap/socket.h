@@ -1,8 +1,7 @@
-// Sockets and waiting for the bootstrap: descriptors that close themselves, addresses, listeners, and reads, writes
-// and connects that end at a deadline or when the abort flag is raised. Every socket is non-blocking and close-on-exec,
-// and no write raises SIGPIPE.
+// Sockets of the bootstrap: addresses, listeners, and reads, writes and connects that end at a deadline or when the
+// abort flag is set. Every socket is non-blocking and close-on-exec. No write raises SIGPIPE.
 //
-// Thread safety: free functions without state; an Fd belongs to one thread at a time.
+// Thread safety: free functions without state. An Fd belongs to one thread at a time.
 #pragma once
 
 #include <sys/socket.h>
@@ -22,40 +21,40 @@
 
 namespace rondo {
 
-/// How long a wait may last.
+/// The time limit and abort flag of a wait.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kSliceMs = 50;  // the longest time between two looks at the abort flag
+  static constexpr int kSliceMs = 50;  // longest time between two checks of the abort flag
   Patience(double seconds, const std::atomic<bool>* abort);
-  /// The same abort flag, a deadline at most `seconds` away.
+  /// Returns a copy whose deadline is at most `seconds` away.
   Patience at_most(double seconds) const;
-  /// The same abort flag, the deadline `seconds` later.
+  /// Returns a copy whose deadline is `seconds` later.
   Patience extended(double seconds) const;
   double left_s() const { return std::max(0.0, std::chrono::duration<double>(deadline_ - Clock::now()).count()); }
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
   bool expired() const { return Clock::now() >= deadline_; }
   double seconds() const { return seconds_; }
-  /// For poll(): until the deadline, at most one slice, at least 0.
+  /// Returns a timeout for poll(): the time until the deadline, between 0 and one slice.
   int slice_ms() const;
-  /// kAborted or kTimeout with "while <doing>" and the setting, Ok when waiting may go on.
+  /// Returns ok if the wait may continue, otherwise kAborted or kTimeout with "while <doing>" and the setting.
   Status check(std::string_view doing) const;
-  /// Waits for `events` on the descriptor: ready (also when it is broken: the next call on it says how), or check()'s
-  /// error.
+  /// Waits for `events` on the descriptor. Returns ok also if the descriptor is broken: the next call on it returns the
+  /// error. Errors: those of check().
   Status wait_ready(int fd, short events, std::string_view doing) const;
-  /// Pauses for at most `ms` (at most one slice) between two attempts.
+  /// Sleeps for `ms`, at most one slice, between two attempts. Errors: those of check().
   Status pause(double ms, std::string_view doing) const;
 
  private:
   double seconds_;
   Clock::time_point deadline_;
   const std::atomic<bool>* abort_;
-  bool is_part_ = false;  // of a longer wait: then no setting would have made it longer
+  bool is_part_ = false;  // part of a longer wait: its time is not a setting, and the error names none
 };
-/// What sets the deadlines of making communicators, for the errors that name one.
+/// The settings of the deadlines for making communicators, for error texts.
 inline constexpr std::string_view kInitDeadline = "RONDO_INIT_TIMEOUT_S or init_deadline_s";
 
-/// "No such file or directory (errno 2)"
+/// Returns "No such file or directory (errno 2)".
 std::string errno_text(int error);
 
 /// An IPv4 or IPv6 address without a port.
@@ -64,22 +63,23 @@ struct IpAddress {
   uint8_t bytes[16] = {};  // v4: the first four
   std::string text() const;
   std::string to_string(uint16_t port) const;
-  /// Of a numeric address.
+  /// Parses a numeric address.
   static std::optional<IpAddress> parse(const std::string& text);
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };
 
-/// The one of `theirs` that has most bits from the left in common with one of `ours`, without a port: "10.0.0.7",
-/// "fd00::1"; one that is ours (both hosts have a bridge, say) only when there is no other. Empty when there is none.
+/// Returns the address of `theirs` that has the longest common prefix with one of `ours`: "10.0.0.7", "fd00::1". An
+/// address that is also in `ours` (both hosts have a bridge, for example) is the last choice. Empty if there is none.
 std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours);
 
-/// NCCL's notation: comma-separated prefixes; "^" in front excludes them, "=" in front wants exact names.
+/// Returns whether `spec` selects the interface. It has NCCL's notation: comma-separated prefixes; a "^" before them
+/// excludes them, and a "=" demands exact names.
 bool interface_selected(std::string_view spec, std::string_view name);
-/// Addresses of the interfaces that are up: those selected by `spec`; when it is empty all but loopback and, unless
-/// nothing else exists, container bridges. Loopback only when it is alone. Link-local IPv6 is left out. `whose`: what an
-/// error begins with if `spec` is not RONDO_SOCKET_IFNAME.
+/// Returns addresses of the interfaces that are up: those that `spec` selects. If it is empty: all except container
+/// bridges and loopback, otherwise the bridges, otherwise loopback. Never link-local IPv6. `whose`: the beginning of an
+/// error text if `spec` is not RONDO_SOCKET_IFNAME.
 Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::string_view whose = {});
-/// Numeric or by name, IPv4 first.
+/// Returns the addresses of a host name or numeric address, IPv4 first.
 Expected<std::vector<IpAddress>> resolve(const std::string& host);
 
 struct Listeners {
@@ -87,30 +87,31 @@ struct Listeners {
   std::vector<IpAddress> addresses;  // of the sockets
   uint16_t port = 0;
 };
-/// One listening TCP socket per address, all on one port (0: the kernel's choice). Addresses that this host does not
-/// have, or not yet (IPv6 checks a new one for duplicates first), are left out unless none remains.
+/// Opens a listening TCP socket per address, all on one port (0: the kernel chooses it). Leaves out addresses that this
+/// host does not have, or not yet (IPv6 first checks a new one for duplicates). It is an error if none remains.
 Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port);
-/// A listening Unix socket in the abstract name space of this network namespace.
+/// Opens a listening Unix socket in the abstract name space of this network namespace.
 Expected<Fd> listen_abstract(std::string_view name);
 
-/// Connects; the error's message names the address. kSystem with "refused" in `*refused` when nobody listens there.
+/// Connects. The error text contains the address. If the address has no listener: kSystem, and *refused is true.
 Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused);
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
-/// The same without waiting. Empty: errno is in *error; EAGAIN of an abstract socket means that its queue is full.
-/// Not *connected yet: the descriptor becomes writable, and end_connect() says how it went, as an errno or 0.
+/// Start to connect, without waiting. If the Fd is empty, *error has the errno; EAGAIN of an abstract socket means that
+/// its queue is full. If *connected is false, wait until the descriptor is writable; end_connect() then returns 0 or
+/// the errno.
 Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error,
                      const IpAddress* from = nullptr);
 Fd begin_connect_abstract(std::string_view name, bool* connected, int* error);
 int end_connect(int fd);
-/// Accepts one connection without waiting; an empty Fd when there is none. *peer gets its address for messages, unless
-/// it is nullptr.
+/// Accepts one connection without waiting. Returns an empty Fd if there is none. Sets *peer to its address for
+/// messages; `peer` may be nullptr for a Unix socket.
 Fd accept_one(int listener, std::string* peer);
-/// "pid 4711 of uid 0": who is at the other end of a Unix socket.
+/// Returns the process at the other end of a Unix socket: "pid 4711 of uid 0".
 std::string local_peer_name(int fd);
-/// No Nagle, and keepalive that notices a vanished host within about 4 s.
+/// Turns Nagle's algorithm off, and keepalive on, which detects a dead host within about 4 s.
 void tune_tcp(int fd);
 
-/// Exactly `bytes` bytes, or an error. An end of the stream is kPeerLost "... closed the connection".
+/// Read or write exactly `bytes` bytes. An end of the stream is kPeerLost "... closed the connection".
 Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, std::string_view doing);
 Status write_all(int fd, std::string_view bytes, const Patience& patience, std::string_view doing);
 

@@ -1,9 +1,9 @@
-// Makes the mesh of some of a mesh's ranks. Each member opens a port of its own for the new mesh, and tells the others
-// through the parent where it is. Then the members connect as after a rendezvous, and prove to one another that they are
-// members: their secret follows from the parent's and from the random names of all these ports.
+// Makes a mesh of some ranks of a mesh, its parent. Each member opens a new port and sends its addresses to the others
+// through the parent. Then the members connect as after a rendezvous, and prove to each other that they are members.
+// Their secret is derived from the parent's secret and the random names of the new ports.
 //
-// Nothing is shared with the parent afterwards: either may be closed first, and the end of a link tells of a death as in
-// any mesh. A member that dies before its links stand is noticed in the parent.
+// Afterwards the mesh and its parent share nothing. Either may be closed first. If a member dies before its links are
+// made, the parent's links show it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace rondo {
 
-// With an open port; *offer is what the others are to know of it.
+// Makes a Bootstrap with an open port. Sets *offer to the data for the other members.
 std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& members, const BootstrapOptions& options,
                                                   std::string* offer) {
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
@@ -31,7 +31,7 @@ std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& membe
   return child;
 }
 
-// offers[i]: of members[i].
+// Connects the child. offers[i] is the offer of members[i].
 Status Bootstrap::finish_child(const std::vector<Rank>& members, const std::vector<std::string>& offers,
                                const std::function<Status()>& interrupt, Bootstrap* child) {
   std::vector<PeerInfo> peers;
@@ -48,7 +48,7 @@ Status Bootstrap::finish_child(const std::vector<Rank>& members, const std::vect
   }
   Secret secret;
   std::memcpy(secret.data(), hmac_sha256(secret_, names).data(), secret.size());
-  Status heard;  // in this mesh, whose numbers it has
+  Status heard;  // an error of interrupt, which uses the ranks of this mesh
   std::function<Status()> listening;
   if (interrupt) listening = [&] { return heard = interrupt(); };
   Met met{MeshPlan(hosts_of(peers), plan_.most_full()), std::move(peers), nullptr};
@@ -69,7 +69,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& 
   return child;
 }
 
-// The same without those who take no part: each member sends its offer to the others.
+// Same as subset() without the ranks that take no part: each member sends its offer only to the others.
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
                                                                     const BootstrapOptions& options) {
   const Call call(*this);
@@ -78,7 +78,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
   how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
   std::string mine;
   std::unique_ptr<Bootstrap> child = begin_child(members, options, &mine);
-  // What the communicator's own calls have come to does not matter here.
+  // Ignore the failure and the interrupt of the communicator's own calls.
   const Status before = std::exchange(failure_, Status());
   const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
   const Status made = [&]() -> Status {
@@ -103,7 +103,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
   return child;
 }
 
-// With the turn: a rank that is gone, or has given up what is being made.
+// Returns an error if a rank is gone or has given up. The caller holds the turn.
 Status Bootstrap::find_whole() {
   if (!failure_.ok()) return failure_;
   if (interrupt_) RONDO_TRY(interrupt_());
@@ -129,9 +129,9 @@ Status Bootstrap::still_whole() {
   return find_whole();
 }
 
-// A gather of outcomes. Who knows that one of the ranks will not come tells all in its place.
+// Gathers the results of all ranks. A rank that knows that another will not take part sends kGaveUp instead.
 Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
-  constexpr double kGraceS = 0.5;  // who waits for what is being made gives up first, and knows for whom
+  constexpr double kGraceS = 0.5;  // a rank that is still making gives up first, because it can name the missing rank
   const Call call(*this);
   ++sequence_;
   Status why = find_whole();
@@ -146,7 +146,7 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
                       sequence_,
                       patience.extended(made.ok() ? kGraceS : 0)},
                      &got));
-  // A rank that has lost another one while it made its part has seen the consequence of what that one says.
+  // kPeerLost is less grave: it may be a consequence of another rank's error.
   auto is_graver = [](const Status& a, const Status& b) {
     return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
   };

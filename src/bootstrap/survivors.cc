@@ -1,18 +1,20 @@
-// How the ranks that live agree on who they are, whatever became of their communicator.
+// Agreement of the live ranks on the set of survivors, in any state of their communicator.
 //
-//   round k   every rank sends its view to all that it does not know to be gone, and takes the view of round k of each
-//             of them, or learns that it is gone (the kernel tells: end of the link, end of the process)
-//   decide    when all views taken in a round equal the one sent; the decision is sent to all in place of a view of the
-//             next round, and whoever takes one adopts it and passes it on
+//   round k   Every rank sends its view to all ranks that it does not know to be gone. From each of them it receives
+//             the view of round k, or learns from the kernel that it is gone (end of the link or of the process).
+//   decide    A rank decides if all views that it received in a round equal its own. It sends the decision to all ranks
+//             instead of a view of the next round. A rank that receives a decision adopts and forwards it.
 //
-// A view only grows, so there are at most as many rounds as deaths, plus two. Two ranks that live never decide
-// differently: if one decides V in round k then all ranks outside of V have sent V in round k; to decide another view W
-// later a rank needs a view of a later round of every rank outside of W, but from who has decided V it gets that
-// decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
+// A view only grows. Therefore there are at most two more rounds than deaths. Two live ranks never decide differently:
+//   - If a rank decides view V in round k, all ranks that are not gone in V have sent V in round k.
+//   - To decide another view W later, a rank needs a view of a later round from every rank that is not gone in W.
+//   - From a rank that has decided V it receives this decision, or nothing because that rank is gone. A rank accepts no
+//     message from a rank that it knows to be gone.
 //
-// Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports
-// are open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: at the port
-// of one who does not come a connection waits for its end. Where not even the port's host answers, news.cc tells.
+// If the mesh is not full, the missing links are made at the same time: each rank connects to the lower ranks, whose
+// ports are open, and accepts the higher ones. A rank whose port has no listener is gone. To detect this for a rank
+// that does not connect, a connection to its port waits for its end. If the host does not answer, news.cc reports the
+// loss.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
@@ -32,7 +34,7 @@ namespace {
 
 constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
 
-// What others have died of is told last.
+// Returns 0 to 2. kPeerLost is less grave, because another rank's failure is its cause.
 int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
 
 void put_set(const std::vector<bool>& set, wire::Writer* w) {
@@ -117,7 +119,7 @@ Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const Bootstra
   return want_links();
 }
 
-// To everybody, as far as they live: where the mesh is not full.
+// Starts to make links to all live ranks, if the mesh is not full.
 Status Bootstrap::want_links() {
   if (plan_.is_full()) return {};
   if (!late_) {
@@ -133,7 +135,7 @@ Status Bootstrap::want_links() {
   return take_late_links();
 }
 
-// To whom a link has come the last view is sent, and to those whom the callers exclude.
+// Adds the links that have been made. Sends the last view on them, also to excluded ranks.
 Status Bootstrap::take_late_links() {
   if (!late_) return {};
   for (auto& [peer, link] : late_->take_links()) {
@@ -148,7 +150,7 @@ Status Bootstrap::take_late_links() {
     links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
     links_[r]->flush();
   }
-  for (const LinkMaker::Failure& f : late_->take_failures())  // others are called again
+  for (const LinkMaker::Failure& f : late_->take_failures())  // after other failures, connecting is tried again
     if (f.why.code() == StatusCode::kPeerLost) unreachable_[static_cast<size_t>(f.peer)] = true;
   return {};
 }
@@ -161,7 +163,7 @@ Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) {
   for (;;) {
     RONDO_TRY_ASSIGN(const Phase end, run_phase());
     if (end == Phase::kDecided) break;
-    // Another rank gave up and calls again: its attempt is everybody's now.
+    // Another rank gave up and called shrink again. All ranks continue with its attempt.
     restarted = true;
     decisions_.clear();
     view_.gone = view_.excluded;
@@ -174,7 +176,7 @@ Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) {
 void Bootstrap::send_view(uint32_t round, bool decided) {
   view_bytes_ = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
   if (decided && late_) decisions_.push_back(view_bytes_);
-  // Whom the callers exclude hears so once, should it call too.
+  // Excluded ranks get one view, because they may call shrink too.
   const bool to_excluded = phase_ == 1 && round == 1;
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (!links_[r] || (view_.gone[r] && !(to_excluded && view_.excluded[r]))) continue;
@@ -183,8 +185,8 @@ void Bootstrap::send_view(uint32_t round, bool decided) {
   }
 }
 
-// What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's
-// then.
+// Returns the peer's next view of this phase. If the peer has begun a later attempt with the same excluded ranks,
+// returns its view of that attempt, and this rank must continue with it.
 std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
   if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
@@ -194,11 +196,11 @@ std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
   const int nranks = static_cast<int>(peers_.size());
   for (const Frame& frame : kept)
     if (auto m = decode_view(frame.payload, nranks); m && m->attempt > attempt_ && m->view.excluded == view_.excluded)
-      return m;  // and stays
+      return m;  // the frame stays in the list
   while (!kept.empty()) {
     auto m = decode_view(kept.front().payload, nranks);
-    if (m && m->attempt > attempt_) break;  // for when this attempt has been given up here, too
-    if (m && m->attempt == attempt_ && m->phase > phase_) break;  // its decision of this phase comes from another
+    if (m && m->attempt > attempt_) break;                        // used if this rank gives up this attempt too
+    if (m && m->attempt == attempt_ && m->phase > phase_) break;  // another rank will send the decision of this phase
     kept.pop_front();
     if (m && m->attempt == attempt_ && m->phase == phase_) return m;
   }
@@ -218,7 +220,7 @@ Expected<Bootstrap::Phase> Bootstrap::run_phase() {
     bool all_equal = true;
     std::vector<bool> heard(peers_.size(), false);
     heard[rank_] = true;
-    std::vector<bool> ready(peers_.size(), true);  // to be looked at: a look is a system call or three
+    std::vector<bool> ready(peers_.size(), true);  // ranks to read now: reading costs one to three system calls
     for (;;) {
       std::vector<Rank> waiting_for;
       for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
@@ -228,7 +230,7 @@ Expected<Bootstrap::Phase> Bootstrap::run_phase() {
           continue;
         }
         if (links_[peer]) links_[peer]->flush();
-        const bool gone = is_gone(peer);  // before the look: what it sent before its end still counts
+        const bool gone = is_gone(peer);  // checked before reading: views that it sent before its end are valid
         const std::optional<ViewMessage> m = next_view(peer);
         if (!m) {
           view_.gone[peer] = gone;
@@ -279,7 +281,7 @@ Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) co
   return {};
 }
 
-// By rank: from whom something may have come.
+// Waits for at most one slice. Returns by rank whether data may have arrived.
 Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from) {
   std::vector<pollfd> fds;
   std::vector<Rank> missing, unflushed;
@@ -306,7 +308,7 @@ Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from
   return ready;
 }
 
-// Until there is a link to each of them.
+// Waits until there is a link to each rank of `with`.
 Status Bootstrap::make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up) {
   for (;;) {
     std::vector<Rank> missing;
@@ -318,7 +320,8 @@ Status Bootstrap::make_links(const std::vector<Rank>& with, const std::function<
   }
 }
 
-// Whether the members still make this communicator together. Some may have no link to this rank.
+// Returns an error if a member is gone or has given up making this communicator. Some members have no link to this
+// rank.
 Status Bootstrap::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
   while (!look().empty()) {
   }
@@ -332,7 +335,7 @@ Status Bootstrap::still_with(const std::vector<Rank>& members, const std::functi
   return {};
 }
 
-// Whether a view has come from this peer that belongs to what comes after this attempt, or after this phase of it.
+// Returns true if a view of a later attempt has arrived from this peer or, with phases_count, of a later phase.
 bool Bootstrap::has_begun_anew(Rank peer, bool phases_count) {
   return std::any_of(views_[peer].begin(), views_[peer].end(), [&](const Frame& f) {
     const auto m = decode_view(f.payload, static_cast<int>(peers_.size()));
@@ -340,7 +343,7 @@ bool Bootstrap::has_begun_anew(Rank peer, bool phases_count) {
   });
 }
 
-// A member that has made its part already agrees on that: in the next phase.
+// A member that has finished is already in the next phase, which is not an error here.
 Status Bootstrap::still_with_survivors(const std::vector<Rank>& members) {
   const Call call(*this);
   return still_with(members, [this](Rank peer) { return has_begun_anew(peer, false); });

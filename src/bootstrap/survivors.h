@@ -1,8 +1,7 @@
-// What a rank knows about who is left of a communicator, and what it takes to make one of those: the values on which
-// survivors agree (survivors.cc).
+// SurvivorView: a rank's knowledge of which ranks of a communicator are gone. Survivors agree on one (survivors.cc).
 //
-// Views are joined: the gone of both, and the graver failure. A join is commutative, associative and idempotent, so it
-// does not matter in which order, or how often, ranks hear of one another.
+// A join of two views has the gone ranks of both and the graver failure. It is commutative, associative and idempotent.
+// Therefore the order and the number of messages do not matter.
 //
 // Thread safety: values.
 #pragma once
@@ -18,7 +17,7 @@
 namespace rondo {
 
 struct SurvivorView {
-  std::vector<bool> excluded;  // by rank: named by the callers; equal on all of them
+  std::vector<bool> excluded;  // by rank: excluded by the callers; equal on all of them
   std::vector<bool> gone;      // by rank: dead, departed or excluded
   Rank failed = -1;            // a rank that could not make the communicator; -1: none
   StatusCode code = StatusCode::kOk;
@@ -33,14 +32,14 @@ struct SurvivorView {
 
 /// One message of the agreement.
 struct ViewMessage {
-  uint32_t attempt = 0;  // the how manieth shrink of this communicator
-  uint32_t phase = 0;    // agreement within it
-  uint32_t round = 0;    // of the flooding
+  uint32_t attempt = 0;  // ordinal of the shrink of this communicator
+  uint32_t phase = 0;    // ordinal of the agreement in this shrink
+  uint32_t round = 0;    // round of the flooding in this phase
   bool decided = false;
   SurvivorView view;
 };
 std::string encode_view(const ViewMessage& m);
-/// Nothing when the bytes are no message about nranks ranks.
+/// Decodes a message. Returns nothing if the bytes are not a message about nranks ranks.
 std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks);
 
 }  // namespace rondo

@@ -32,13 +32,13 @@ struct Library {
   SSL_CTX* context = nullptr;  // one for all sessions
 };
 
-constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256: a key of this project is for SHA-256
+constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256, because the keys are for SHA-256
 constexpr unsigned char kIdentity[] = "rondo";
-constexpr int kKeySlot = 0;  // of a session's application data: its key
+constexpr int kKeySlot = 0;  // index of the key in a session's application data
 
 const Library* loaded = nullptr;
 
-// The caller, libssl, owns it.
+// Makes a session, which the caller, libssl, owns.
 SSL_SESSION* session_with_key(SSL* ssl) {
   const Library& lib = *loaded;
   const auto* key = static_cast<const TlsSession::Key*>(lib.SSL_get_ex_data(ssl, kKeySlot));
@@ -82,7 +82,7 @@ Expected<const Library*> load() {
   lib->SSL_CTX_set_psk_use_session_callback(context, offer_key);
   lib->SSL_CTX_set_psk_find_session_callback(context, find_key);
   lib->context = context;
-  return lib.release();  // for good
+  return lib.release();  // never unloaded
 }
 
 Expected<const Library*> library() {
@@ -105,10 +105,10 @@ struct TlsSession::Engine {
   const Library& lib;
   Key key;
   SSL* ssl = nullptr;
-  BIO* in = nullptr;   // of the session: what came
-  BIO* out = nullptr;  // what is to be sent
+  BIO* in = nullptr;   // received bytes; the session owns it
+  BIO* out = nullptr;  // bytes to send; the session owns it
 
-  // After a call that did not succeed: Ok when it only waits for more to come.
+  // Returns the error after a call that did not succeed, ok if it only needs more bytes.
   Status outcome(int returned) const {
     const int error = lib.SSL_get_error(ssl, returned);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};

@@ -1,11 +1,11 @@
-// TlsSession: TLS 1.3 with a pre-shared key over a stream that somebody else moves. It turns what the peer sent into
-// plain bytes and plain bytes into what the peer gets; it never touches a socket, and never waits.
+// TlsSession: TLS 1.3 with a pre-shared key. It encrypts and decrypts bytes; the caller sends and receives them. It
+// uses no socket and never blocks.
 //
-// The key comes from the proof of the id's secret (bootstrap/auth.h), so no certificate is involved, and each connection has
-// its own; the exchange of fresh Diffie-Hellman shares (psk_dhe_ke) keeps a recording safe from a secret that gets out
-// later. Source: RFC 8446, section 2.2; OpenSSL does the work.
+// The key comes from the proof of the id's secret (bootstrap/auth.h). Therefore no certificate is needed, and each
+// connection has its own key. Fresh Diffie-Hellman shares (psk_dhe_ke) protect recorded traffic if the secret becomes
+// known later. Source: RFC 8446, section 2.2. The implementation is OpenSSL's.
 //
-// libssl is opened when the first session is made: programs that do not ask for encryption neither need nor load it.
+// libssl is loaded when the first session is made. Programs without encryption do not need it.
 //
 // Thread safety: a session belongs to one thread at a time.
 #pragma once
@@ -25,22 +25,22 @@ class TlsSession {
   enum class Role { kClient, kServer };
   using Key = std::array<uint8_t, 32>;
 
-  /// Errors: kUnsupported where libssl is missing or older than 1.1.1, kSystem.
+  /// Errors: kUnsupported if libssl.so.3 is missing or lacks a function, kSystem.
   static Expected<std::unique_ptr<TlsSession>> create(Role role, const Key& key);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  /// Takes bytes of the stream as they come, in any pieces. Errors: kUnauthorized when the peer does not hold the key
-  /// or the stream was altered; the session is of no use then.
+  /// Takes received bytes, in pieces of any size. Errors: kUnauthorized if the peer does not hold the key or the stream
+  /// was altered. The session is then unusable.
   Status take(std::string_view arrived);
-  /// Both sides have proven that they hold the key: seal() may be called.
+  /// Returns true if both sides have proved that they hold the key. Then seal() may be called.
   bool ready() const { return ready_; }
-  /// Appends the plain bytes that have come. Errors: as take().
+  /// Appends the decrypted bytes to *plain. Errors: those of take().
   Status open(std::string* plain);
-  /// Adds plain bytes to what is to be sent.
+  /// Encrypts bytes for to_send().
   Status seal(std::string_view plain);
-  /// What is to be sent now, also for the handshake; the caller sends all of it, in order.
+  /// Returns the bytes to send, also those of the handshake. The caller must send all of them, in order.
   std::string to_send();
 
  private:

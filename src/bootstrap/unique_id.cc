@@ -26,14 +26,15 @@ Expected<std::string> read_file(const char* path) {
   return text;
 }
 
-// "net:[4026531833]"; the path itself when namespaces cannot be read.
+// Returns "net:[4026531833]", or the path itself if namespaces cannot be read.
 std::string read_link(const char* path) {
   char buffer[256];
   const ssize_t n = ::readlink(path, buffer, sizeof(buffer));
   return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : std::string(path);
 }
 
-// Field 22 of /proc/self/stat; the command's name (field 2) may hold spaces, so count from its closing parenthesis.
+// Returns field 22 of /proc/self/stat. Counts from the closing parenthesis of field 2, the command, which may have
+// spaces.
 std::string start_time(const std::string& stat) {
   size_t at = stat.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
