@@ -10,7 +10,7 @@ namespace {
 
 Expected<HostTopology> read_processor() {
   HostSource source;
-  source.devices = false;  // their tree takes longer, and settings carry what is needed of it
+  source.devices = false;  // reading devices takes longer, and Settings::gpu_numa is sufficient
   RONDO_TRY_ASSIGN(HostTopology host, read_host(source));
   if (!host.this_machine)
     return Status(StatusCode::kUnsupported,
@@ -47,7 +47,7 @@ std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings
 
 std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<Settings>& all) {
   std::vector<std::optional<Binding>> bindings(all.size());
-  if (all.empty() || all[0].bind == "none") return bindings;  // one process: one setting
+  if (all.empty() || all[0].bind == "none") return bindings;  // all ranks are in one process and have one setting
   const auto host = read_processor();
   const std::vector<RankCpus> ranks = cpus_of(all);
   for (size_t r = 0; r < all.size(); ++r) {

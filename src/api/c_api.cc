@@ -1,4 +1,4 @@
-// The C ABI: argument checks and conversions, nothing else. Communicator does the work.
+// The C ABI: argument checks and conversions for the functions of Communicator.
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -40,7 +40,7 @@ rondo_status null_argument(const char* name, rondo_comm* comm) { return bad_argu
 
 namespace {
 
-// RONDO_OK, or the error that names the one that is none.
+// Returns RONDO_OK, or an error that names the invalid argument.
 rondo_status check_type(rondo_comm* comm, rondo_dtype dtype, rondo_op op) {
   if (static_cast<unsigned>(dtype) >= kNumDtypes)
     return bad_argument("dtype", "is " + std::to_string(dtype) + ", which is no element type", comm);
@@ -58,7 +58,7 @@ Status take_type(const char* field, rondo_dtype value, Dtype* type) {
   return {};
 }
 
-// rondo_call as CallOptions; `row` keeps the types that it names.
+// Converts a rondo_call to CallOptions. `row` has its types and must outlive the options.
 Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
   if (c.size_bytes != sizeof(rondo_call))
     return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +

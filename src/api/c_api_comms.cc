@@ -1,4 +1,4 @@
-// The C ABI of making communicators out of communicators, of their end, and of abort handles.
+// The C ABI for abort handles, and to finalize, split, shrink and grow communicators.
 #include <string>
 #include <vector>
 
@@ -35,7 +35,7 @@ Expected<Config> config_of(const rondo_config* c) {
 
 namespace {
 
-// Reports, and hands out the new communicator, which may be none.
+// Reports the status and returns the new communicator in *to, which may be nullptr.
 rondo_status hand_out(Expected<std::unique_ptr<Communicator>> made, rondo_comm* parent, rondo_comm** to) {
   if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
   return report(made.status(), parent);

@@ -1,6 +1,6 @@
-// What the C ABI's handles hold, for the files that implement it.
+// The contents of the C ABI's handles, for the files that implement it.
 //
-// Thread safety: LastError is locked; the rest as rondo.h says.
+// Thread safety: LastError has a mutex. For the rest see rondo.h.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace rondo {
 
-/// The sentence of a communicator's last error. Shared with its works, which may outlive it.
+/// The text of a communicator's last error. Shared with its works, which may outlive it.
 struct LastError {
   std::mutex mutex = {};  // several threads may fail on one communicator
   std::string text = {};
-  MadeHere made_here = {};  // else another thread may have held the mutex when this process was forked
+  MadeHere made_here = {};  // false after a fork: another thread may have held the mutex
 };
 
 }  // namespace rondo
@@ -35,16 +35,16 @@ struct rondo_abort {
 
 namespace rondo {
 
-/// The code for the caller, and the sentence for rondo_last_error.
+/// Returns the code for the caller and stores the text for rondo_last_error.
 rondo_status report(const Status& s, LastError* error);
 inline rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
   return report(s, comm != nullptr ? comm->error.get() : nullptr);
 }
 rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm = nullptr);
 rondo_status null_argument(const char* name, rondo_comm* comm = nullptr);
-/// Errors: kInvalidArgument, naming the field.
+/// Checks the value. Errors: kInvalidArgument, naming the field.
 Status check_memory(const char* field, rondo_memory value);
-/// nullptr: the defaults. An older caller's shorter struct is taken, a newer one's only as far as it asks nothing more.
+/// Converts the struct. nullptr: the defaults. Errors: kInvalidArgument, also for a struct of another size.
 Expected<Config> config_of(const rondo_config* config);
 
 }  // namespace rondo

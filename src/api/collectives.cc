@@ -23,7 +23,7 @@ Status bad(Rank rank, std::string_view argument, std::string_view why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank, argument, why));
 }
 
-// One side's counts and offsets as the caller gave them; offsets nullptr: packed.
+// Reads the caller's counts and offsets of one side. If offsets is nullptr, the parts are packed.
 Status read_parts(Rank rank, int nranks, std::string_view side, const uint64_t* counts, const uint64_t* offsets,
                   PartExtents* to) {
   const auto n = static_cast<size_t>(nranks);
@@ -34,7 +34,7 @@ Status read_parts(Rank rank, int nranks, std::string_view side, const uint64_t* 
   constexpr uint64_t kMost = UINT64_MAX / 16;
   for (size_t r = 0; r < n; ++r) {
     to->offsets[r] = offsets != nullptr ? offsets[r] : sum;
-    const bool has_offset = offsets != nullptr && counts[r] <= kMost;  // then it is the offset that is too large
+    const bool has_offset = offsets != nullptr && counts[r] <= kMost;  // then the offset is too large
     if (counts[r] > kMost || to->offsets[r] > kMost - counts[r])
       return bad(rank, fmt::format("{}{}[{}]", side, has_offset ? "offsets" : "counts", r),
                  fmt::format("is {}: more bytes than 64 bits can count", has_offset ? offsets[r] : counts[r]));
@@ -44,7 +44,7 @@ Status read_parts(Rank rank, int nranks, std::string_view side, const uint64_t* 
   return {};
 }
 
-// Parts that are written must not overlap.
+// Checks that the parts of an output do not overlap.
 Status check_disjoint(Rank rank, std::string_view side, const PartExtents& p) {
   std::vector<size_t> order(p.counts.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -61,7 +61,7 @@ Status check_disjoint(Rank rank, std::string_view side, const PartExtents& p) {
 
 uint64_t sum_of(const PartExtents& p) { return std::accumulate(p.counts.begin(), p.counts.end(), uint64_t{0}); }
 
-// all_gather_v and reduce_scatter_v: all ranks know all counts; the other side is this rank's part alone.
+// For all_gather_v and reduce_scatter_v, in which all ranks know all counts. The other side is only this rank's part.
 Expected<std::shared_ptr<const VariableCounts>> known_counts(Rank rank, int nranks, const uint64_t* counts,
                                                              const uint64_t* offsets, bool gathers) {
   auto v = std::make_shared<VariableCounts>();

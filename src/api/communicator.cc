@@ -21,8 +21,8 @@ Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::
 
 namespace {
 
-// A communicator that fork() has copied. Its destructor would touch the parent's threads, connections and shared memory.
-// It is kept instead, and its memory and descriptors go when this process ends.
+// Keeps a communicator that fork() has copied. Its destructor would use the parent's threads, connections and shared
+// memory. The kernel frees its memory and descriptors when this process ends.
 void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
   struct Copy {
     std::unique_ptr<CommunicatorImpl> impl;

@@ -22,7 +22,7 @@ bool overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
 }
 
 struct Sizes {
-  uint64_t in_bytes, out_bytes;        // of what this rank holds
+  uint64_t in_bytes, out_bytes;        // of this rank's buffers
   uint64_t in_offset, out_offset;      // in place: in + in_offset == out + out_offset
   bool may_be_in_place;
 };
@@ -45,13 +45,13 @@ inline Sizes sizes_of(const CallShape& r, Rank rank, int nranks) {
           !(cut && spread) && types.input == types.output};
 }
 
-/// False where every order of operations gives the same bits.
+/// Returns false if every order of operations gives the same bits.
 bool order_matters(Collective c, Dtype t, Op op) {
   const bool exact = accumulator_of(t) != Dtype::kFloat32 && t != Dtype::kFloat64;  // integers
   return collective_reduces(c) && !exact && op != Op::kMin && op != Op::kMax;
 }
 
-constexpr double kMostSeconds = 1e9;  // 31 years; as nanoseconds it fits 64 bits
+constexpr double kMostSeconds = 1e9;  // 31 years; in nanoseconds it fits 64 bits
 constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROMISE_RANK_ORDER |
                                     RONDO_PROMISE_SAME_BITS_PER_SIZE | RONDO_PROMISE_SAME_BITS_PER_ALGORITHM |
                                     RONDO_PROMISE_SAME_BITS_PER_TRANSPORT;

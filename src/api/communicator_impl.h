@@ -1,6 +1,7 @@
-// CommunicatorImpl: what a Communicator is made of. One per rank.
+// CommunicatorImpl: the implementation of a Communicator. There is one for each rank.
 //
-// Thread safety: submit() from any thread (the queue's driver role serialises); abort() and error() at any time.
+// Thread safety: submit() from any thread (only the thread with the queue's driver role runs operations). abort() and
+// error() at any time.
 #pragma once
 
 #include <atomic>
@@ -73,10 +74,10 @@ class CommunicatorImpl {
   Expected<std::string> explain_plan(const CallShape& shape);
   Expected<double> forecast_us(const CallShape& shape, const CallOptions* options = nullptr);
 
-  // Other communicators of these ranks, and the end of this one: split.cc, shrink.cc, grow.cc, finalize.cc.
-  /// How this rank reaches the others outside of the data path; the transport may use it. Called once, at the start.
+  // Making other communicators of these ranks, and the end of this one: split.cc, shrink.cc, grow.cc, finalize.cc.
+  /// Sets the control plane, which the transport may use. Call it once, before other calls.
   void take_control(std::unique_ptr<ControlPlane> control, const ChildOptions& options);
-  /// The handle that owns it: for those who make communicators by other ways than the public ones.
+  /// Makes the public handle that owns `impl`, for code that makes communicators without the public functions.
   static std::unique_ptr<Communicator> handle(std::unique_ptr<CommunicatorImpl> impl) {
     return Communicator::wrap(std::move(impl));
   }
@@ -90,7 +91,7 @@ class CommunicatorImpl {
   /// `abort`: that the call under way was given, which need not be this communicator's own.
   Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
-  /// It will not be used: its peers hear why when it is destroyed.
+  /// Marks this new communicator as unusable. Peers get `why` when it is destroyed.
   void give_up(const Status& why);
   Status interrupted() const;
   /// Of the control plane, for one call of the caller's.
@@ -110,7 +111,7 @@ class CommunicatorImpl {
   const uint64_t deadline_ns_;
   std::mutex control_mutex_;  // one call at a time that makes a communicator
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
-  std::optional<AbortToken> abort_, wish_abort_;  // its own; of gather_wishes under way
+  std::optional<AbortToken> abort_, wish_abort_;  // this communicator's; that of a running gather_wishes()
   TransportDecorator decorate_;
   std::optional<Binding> binding_;  // of its threads
   std::atomic<bool> finalized_{false};

@@ -1,11 +1,11 @@
-// ControlPlane: what the ranks of a communicator tell one another outside of the data path, for making other
-// communicators of them. One interface over ranks as processes (ProcessControl, on a Bootstrap) and ranks as threads
-// that were made together (ThreadControl, on a ThreadMeeting).
+// ControlPlane: messages among the ranks of a communicator outside of the data path, to make other communicators of
+// them. It is one interface for ranks as processes (ProcessControl, on a Bootstrap) and for ranks that init_all has
+// made as threads (ThreadControl, on a ThreadMeeting).
 //
-// Every wait ends at the deadline, soon after the interrupt says so, or when a rank that is waited for is gone; errors
-// name the ranks.
+// Every wait ends at the deadline, or soon after the interrupt returns an error, or when a rank is gone for which it
+// waits. Errors name the ranks.
 //
-// Thread safety: one call at a time per rank; all ranks make the collective calls in the same order.
+// Thread safety: one call at a time for each rank. All ranks make the collective calls in the same order.
 #pragma once
 
 #include <functional>
@@ -25,26 +25,26 @@ namespace rondo {
 
 class CommunicatorImpl;
 
-/// Puts something of its own between a rank's engine and the transport that was made for it; it owns the real one. The
-/// way in for tests that inject faults (tests/support/fault_transport.h): nothing in the environment, the settings or
-/// the public headers reaches it. Called once for each rank of each communicator, before its first connection.
+/// Returns the transport to use instead of `real`, which it owns. Only tests that inject faults set it
+/// (tests/support/fault_transport.h). No environment variable, setting or public header can. Called once for each rank
+/// of each communicator, before its first connection.
 using TransportDecorator =
     std::function<std::unique_ptr<Transport>(Rank rank, int nranks, std::unique_ptr<Transport> real)>;
 
-/// What a new communicator starts from, besides its ranks. Its children inherit it.
+/// The options of a new communicator. Its children inherit them.
 struct ChildOptions {
   Settings settings;
   std::optional<AbortToken> abort;
   TransportDecorator decorate = nullptr;
-  std::optional<int> device = {};  // of communicators of device memory: this rank's
-  std::optional<Binding> binding = {};  // of the parent's threads, and so of a child's
+  std::optional<int> device = {};       // this rank's device, if buffers are in device memory
+  std::optional<Binding> binding = {};  // of the parent's threads; its children use it too
 
   std::unique_ptr<Transport> decorated(Rank rank, int nranks, std::unique_ptr<Transport> real) const {
     return decorate ? decorate(rank, nranks, std::move(real)) : std::move(real);
   }
 };
 
-/// An error of making a communicator with the name of the call that it ended; ok stays ok.
+/// Adds the name of the call to an error of making a communicator. Ok stays ok.
 inline Status in_call(std::string_view call, const Status& s) {
   const std::string begins = std::string(call) + ": ";
   if (s.ok() || s.message().starts_with(begins)) return s;
@@ -55,22 +55,23 @@ class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
 
-  /// Collective: (*all)[r] becomes the bytes that rank r passed.
+  /// Collective. Sets (*all)[r] to the bytes that rank r passed.
   virtual Status gather(std::string_view mine, std::vector<std::string>* all) = 0;
-  /// Collective over all ranks: a communicator of `members`, in the order of their new ranks; every rank passes its own
-  /// group. Nothing for a rank that passes no members.
+  /// Collective over all ranks. Makes a communicator of `members`, which are in the order of their new ranks. Every
+  /// rank passes its own group. Returns nullptr if a rank passes no members.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
                                                                  const ChildOptions& options) = 0;
-  /// Collective over the ranks that live and are not in `excluded`, whatever became of the communicator: a communicator
-  /// of them, in the order of their ranks. (*members)[i] is the old rank of new rank i.
+  /// Collective over the live ranks that are not in `excluded`, also after any error. Makes a communicator of them, in
+  /// the order of their ranks.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                         const ChildOptions& options) = 0;
-  /// Collective, after make_child: `made` is how it went here. Ok where it went well on all
-  /// ranks, else the same rank's error on all of them.
+  /// Collective. Call it after make_child; `made` is this rank's result. Returns ok if all ranks succeeded. Otherwise
+  /// all ranks get the error of one rank.
   virtual Status commit(const Status& made, const ChildOptions& options) = 0;
-  /// Why this rank is going to leave, for those who wait for it; ok: without a failure.
+  /// Sets the failure because of which this rank will leave, for ranks that wait for it. Ok: there is no failure.
   virtual void leave_because(const Status& cause) = 0;
-  /// Asked at least every 50 ms while gather and make_child wait; an error ends the wait. Set before the first call.
+  /// Sets a function that is called at least every 50 ms while gather and make_child wait. Its error ends the wait.
+  /// Call this before the first collective call.
   virtual void set_interrupt(std::function<Status()> interrupt) = 0;
 };
 

@@ -13,7 +13,7 @@ Status CommunicatorImpl::finalize() {
   const std::lock_guard driver(host_);
   if (!queue_.has_failed()) {
     finalized_ = true;
-    tracing_->finish();  // what follows is no failure to be recorded
+    tracing_->finish();  // the following fail() is not a failure and must not be recorded
     queue_.fail(Status(StatusCode::kInvalidArgument,
                        fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_)));
   }

@@ -1,4 +1,4 @@
-// Groups: the calls that a thread collects between group_start and group_end, and runs as one batch.
+// Groups: a thread collects the calls between group_start and group_end, and group_end runs them as one batch.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,7 @@ struct Group {
   std::vector<Call> calls;
 };
 
-// A group belongs to the thread that opened it, as in NCCL's interface.
+// A group belongs to the thread that opened it, as in NCCL.
 Group& this_threads_group() {
   thread_local Group group;
   return group;

@@ -1,4 +1,4 @@
-// Growing a communicator: its ranks and newcomers meet under one unique id.
+// Growing a communicator: its ranks and the new ranks join under one unique id.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -32,13 +32,13 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   if (wishes[0].bytes.size() != sizeof common.bytes)
     return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
   std::memcpy(common.bytes, wishes[0].bytes.data(), sizeof common.bytes);
-  // Newcomers may not come; but these ranks are not waited for once one of them is gone.
+  // Stops waiting for the new ranks if a rank of this communicator is gone.
   auto made = join_communicator("grow", new_nranks, common, rank_, *options, [this]() -> Status {
     RONDO_TRY(interrupted());
     const auto loss = transport_->find_lost();
     return loss ? Status(StatusCode::kPeerLost, loss->how) : Status();
   });
-  // A rank that gives up because of a death looks dead, too. Here it is seen whose death it was, maybe a moment later.
+  // A rank that gives up because of a death looks dead too. This transport shows, up to 0.1 s later, which rank died.
   for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
     const auto loss = transport_->find_lost();
     if (loss && made.status().message().find(loss->how) != std::string_view::npos) break;

@@ -19,8 +19,8 @@ namespace rondo {
 
 namespace {
 
-// The options of what is made of a communicator's ranks: waits ask `look` too, though not each time, as it costs system
-// calls. `heard` is what it said last.
+// Returns the options to make a communicator of a communicator's ranks. Waits also call `look`, at most every 10 ms
+// because it costs system calls. *heard gets its last result.
 BootstrapOptions listening(const ChildOptions& options, std::function<Status()> look, Status* heard) {
   static constexpr auto kPause = std::chrono::milliseconds(10);
   BootstrapOptions how = bootstrap_options(options);
@@ -33,7 +33,7 @@ BootstrapOptions listening(const ChildOptions& options, std::function<Status()> 
   return how;
 }
 
-// A communicator of a Bootstrap whose rank i is the caller's rank members[i]. heard: as above.
+// Makes a communicator of a Bootstrap whose rank i is the caller's rank members[i]. heard: see listening().
 Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Bootstrap> bootstrap,
                                                             const std::vector<Rank>& members,
                                                             const ChildOptions& options, const Status& heard) {
@@ -58,8 +58,8 @@ std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const 
 
 namespace {
 
-// Before the first yield. A pass asks the kernel for news, and takes a microsecond where a look at memory takes none: a
-// yield costs less, and ranks that share cores, also with other hosts' as in the tests, get on.
+// Passes before the first yield. Over the network a pass makes system calls and takes a microsecond. A yield costs
+// less, and lets other ranks on the same core continue (in tests also those of other hosts).
 constexpr uint32_t kPassesOverWire = 1;
 
 Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
@@ -121,7 +121,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   Settings mine = options.settings;
   const bool binds = mine.bind != "none" && !options.binding;
   if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
-  if (rank != 0) mine.costs = nullptr;  // they would not count
+  if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
   const std::string said = encode(mine);
   RONDO_TRY(bootstrap->all_gather(said.data(), said.size(), &blobs));
   std::vector<Settings> all;
@@ -135,7 +135,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, mine, all, machines));
   if (agreed.settings.order != "rank" && !agreed.settings.hosts_pretended) {
     RONDO_TRY_ASSIGN(const HostLayout ordered, order_by_places(*bootstrap, all, machines));
-    if (!options.device) agreed.hosts = ordered;  // devices have places of their own
+    if (!options.device) agreed.hosts = ordered;  // devices have their own order
     RONDO_TRY(prove_own_algorithms(agreed.hosts));
   }
   ChildOptions inherited = options;
@@ -144,11 +144,11 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
-  if (transport->needs_progress()) {  // passes are what moves its messages
+  if (transport->needs_progress()) {  // only passes move its messages
     spin.pauses = std::min(spin.pauses, kPassesOverWire);
     spin.callers_compete = false;
   }
-  if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // as many ranks on each core
+  if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // the same number of ranks on each core
   else if (const auto place = place_among_hosts(all, machines, rank); place && !inherited.binding)
     go_to_cpu(spin.home_cpu = nth_cpu(*place));
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
@@ -193,7 +193,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_child(const std
   return make_of_members(std::move(child), members, options, heard);
 }
 
-// Agrees on the members, makes their communicator, and agrees on whether all could: a death meanwhile begins anew.
+// Agrees on the members, makes their communicator, and agrees on whether all succeeded. Restarts after another death.
 Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_of_survivors(const std::vector<Rank>& excluded,
                                                                               const ChildOptions& options) {
   RONDO_TRY(bootstrap_->begin_shrink(excluded, bootstrap_options(options)));

@@ -1,7 +1,7 @@
-// ProcessControl: the control plane of ranks that met through a Bootstrap (processes of a host, or threads that joined
-// one by one), and how their communicators are made. It also serves the shm transport with descriptors and deaths.
+// ProcessControl: the control plane of ranks on a Bootstrap (processes, or threads that joined one by one), and the
+// making of their communicators. HostPeers gives the transports descriptors and deaths of local peers.
 //
-// Thread safety: as ControlPlane.
+// Thread safety: see ControlPlane.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,21 @@
 
 namespace rondo {
 
-/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, over the
-/// network otherwise. Errors: kMismatch (settings, version), kUnsupported (no UCX), those of the Bootstrap and the
-/// transport.
+/// Collective over the Bootstrap's ranks. Exchanges the settings and makes the transport: shm on one host, otherwise
+/// net. Errors: kMismatch (settings, version), kUnsupported (no UCX), those of the Bootstrap and the transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
-/// Communicator::init_rank.
+/// Implements Communicator::init_rank.
 Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
                                                               const Config& config,
                                                               const TransportDecorator& decorate = nullptr);
-/// Collective over those who meet under the id, for init or for what else `call` says. interrupt: asked meanwhile, at
-/// least every 60 ms; an error ends it.
+/// Collective over the ranks that join under the id. `call` ("init", "grow") is for error texts. `interrupt` is called
+/// at least every 60 ms, and its error ends the call.
 Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
                                                               const rondo_unique_id& id, Rank rank,
                                                               const ChildOptions& options,
                                                               const std::function<Status()>& interrupt = nullptr);
-/// What the Bootstrap takes from the options. The token must outlive it.
+/// Returns the Bootstrap's options. The abort token must outlive the Bootstrap.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
 /// The ranks of this host among a Bootstrap's, numbered from 0.
@@ -78,7 +77,7 @@ class ProcessControl final : public ControlPlane {
   HostPeers& here() { return here_; }
 
  private:
-  const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
+  const std::optional<AbortToken> abort_;  // keeps the flag alive that the Bootstrap reads
   std::unique_ptr<Bootstrap> bootstrap_;
   HostPeers here_;
   Status cause_;

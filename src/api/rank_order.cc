@@ -15,13 +15,13 @@ std::vector<cpu_set_t> masks_of(const std::vector<Settings>& all, const HostLayo
   return masks;
 }
 
-// Two ranks have but one order between them.
+// Two ranks have only one order.
 bool may_have_order(const std::vector<cpu_set_t>& masks) {
   return masks.size() > 2 &&
          std::any_of(masks.begin(), masks.end(), [&](const cpu_set_t& m) { return CPU_EQUAL(&m, &masks[0]) == 0; });
 }
 
-// This rank's host: its ring and its groups, one behind the other, by the ranks' numbers on the host. Empty: none.
+// Returns the order on this rank's host: first its ring, then its groups, as local ranks. Empty if there is none.
 std::vector<int32_t> look(const std::vector<cpu_set_t>& masks) {
   if (!may_have_order(masks)) return {};
   HostSource source;

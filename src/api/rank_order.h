@@ -1,7 +1,8 @@
-// The order in which rings and trees go through the ranks of a host: by what lies between the CPUs that their launcher
-// has bound them to (topology/local_order.h), instead of by rank. One rank of each host looks, and tells all.
+// The order of a host's ranks in rings and trees. It depends on the topology between the CPUs to which the launcher has
+// bound the ranks (topology/local_order.h), not on the rank. One rank of each host reads the topology and sends the
+// order to all.
 //
-// Thread safety: as Bootstrap's collective calls.
+// Thread safety: that of the Bootstrap's collective calls.
 #pragma once
 
 #include <vector>
@@ -11,9 +12,9 @@
 
 namespace rondo {
 
-/// `hosts` in that order, or with places where there is one host. As it was where masks say nothing: ranks are not
-/// bound, or all are equally near, or hwloc is missing. Collective, and a message exchange only where ranks of a host
-/// have different masks and are more than two. Errors: those of the Bootstrap.
+/// Returns `hosts` in this order; with one host, also with places. Returns it unchanged if ranks are not bound, if all
+/// are equally near, or if hwloc is missing. Collective. Ranks exchange messages only if a host has more than two ranks
+/// with different masks. Errors: those of the Bootstrap.
 Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<Settings>& all, const HostLayout& hosts);
 
 }  // namespace rondo

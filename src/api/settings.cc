@@ -33,8 +33,7 @@ constexpr bool kHasUcx = true;
 constexpr bool kHasUcx = false;
 #endif
 
-// Where devices move data by themselves, or somebody tells UCX what to use. (The devices' folder may be there, and
-// empty.)
+// Returns true if there are RDMA devices (the folder may exist and be empty), or if the user has configured UCX.
 bool prefers_ucx() {
   if (std::getenv("UCX_TLS") != nullptr || std::getenv("UCX_NET_DEVICES") != nullptr) return true;
   std::error_code ignored;
@@ -45,7 +44,7 @@ void report(const std::vector<std::string>& unknown) {
   for (const std::string& text : unknown) std::fprintf(stderr, "rondo: %s\n", text.c_str());
 }
 
-// What can be said of values only here, where what they name is known.
+// Checks the values that depend on hosts, kernels, hwloc or tracing, which config/ does not know.
 Status check_fields(const SettingFields& s) {
   if (!s.hosts.empty())
     if (const auto layout = HostLayout::parse(s.hosts); !layout.ok())
@@ -60,7 +59,7 @@ Status check_fields(const SettingFields& s) {
   return trace_settings(s).status();
 }
 
-// The host that each rank says it is on, beside the one where it is. `pretended` gets their numbers by rank.
+// Returns the layout of the real hosts and those that RONDO_HOSTS adds. `pretended` gets the added hosts by rank.
 Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout& machines,
                               std::vector<int32_t>* pretended) {
   std::vector<std::string> keys;
@@ -79,7 +78,7 @@ Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout
   return HostLayout::of(keys);
 }
 
-// A rank that sets nothing follows rank 0; one that sets something else is named.
+// Checks the settings that must be equal. A rank without a value uses rank 0's. An error names the first other rank.
 Status check_equal(Rank rank, const std::vector<Settings>& all) {
   const Settings& first = all[0];
   for (size_t r = 1; r < all.size(); ++r) {
@@ -117,7 +116,7 @@ PlannerSettings Settings::for_planner() const {
 Expected<Settings> settings_from(SettingValues values) {
   Settings s;
   s.values = std::move(values);
-  RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());  // ncclSetEncryption may have spoken
+  RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());  // ncclSetEncryption may have set it
   s.values.set("encrypt", encrypted.on ? "on" : "off", "this process");
   s.take_fields();
   RONDO_TRY(check_fields(s));
@@ -187,7 +186,7 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Set
     if (const SettingValue* v = first.values.find(row.key)) s.values.set(v->key, v->text, "rank 0");
     else s.values.unset(row.key);
   }
-  s.values.unset("hosts");  // they are known now
+  s.values.unset("hosts");  // children use the agreed hosts
   s.take_fields();
   s.costs = first.costs;
   if (s.transport == "auto")

@@ -1,4 +1,4 @@
-// A communicator of those that are left.
+// Shrinking: a communicator of the survivors.
 #include <fmt/format.h>
 
 #include "api/communicator_impl.h"

@@ -1,4 +1,4 @@
-// Splitting a communicator, and what split and grow have in common: every rank hears first what all ranks ask for.
+// Splitting a communicator, and the exchange of requests (wish.h), which split and grow share.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -97,14 +97,14 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, 
   auto made = control_->make_child(members, *options);
   const Status outcome = in_call("split", control_->commit(made.status(), *options));
   if (outcome.ok()) return made;
-  // A rank that died in the last moment may have told some that it has its part: they hear why this rank leaves.
+  // If a rank died during commit, some ranks may have succeeded. They get the reason why this rank leaves.
   if (made.ok() && *made != nullptr) (*made)->give_up(outcome);
   return outcome;
 }
 
 void CommunicatorImpl::give_up(const Status& why) {
   lock();
-  tracing_->finish();  // it has done nothing that a record could tell of
+  tracing_->finish();  // there are no operations to record
   queue_.fail(why);
   unlock();
 }

@@ -28,7 +28,7 @@ Status ThreadMeeting::close(Status why) {
   return why;
 }
 
-// Ok when done() holds; the caller holds the lock and what done() and missing() look at.
+// Waits until done() returns true. The caller holds the lock, which guards the data of done() and missing().
 Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
                                const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing) {
   while (!done()) {
@@ -55,7 +55,7 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
     changed_.notify_all();
     return complete_;
   }
-  // Nobody can begin the next round before this rank has left this one: so complete_ is this round's.
+  // No rank can begin the next round before this rank has left this one. Therefore complete_ belongs to this round.
   auto missing = [&] {
     std::vector<Rank> ranks;
     for (size_t r = 0; r < here_.size(); ++r)
@@ -73,7 +73,7 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
   if (round_ != round) return complete_;
   if (!s.ok()) return close(s);
   if (!closed_.ok()) return closed_;
-  if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // why it left
+  if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // the reason
   const Rank left = *gone();
   const std::string& cause = causes_[static_cast<size_t>(left)];
   return close(
@@ -146,7 +146,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
     made.push_back(std::move(impl));
   }
   if (devices.empty()) return made;
-  // Their device sides meet one another: each rank needs a thread of its own for that.
+  // take_device is collective: each rank needs its own thread.
   std::vector<Status> ended(made.size());
   std::deque<Thread> threads(made.size());
   for (size_t r = 0; r < made.size(); ++r)
@@ -160,7 +160,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   return made;
 }
 
-// The first member makes the world and hands it over with its settings, in one round.
+// The first member makes the new world and passes it on with its settings, in one gather.
 Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std::vector<Rank>& members,
                                                                       const ChildOptions& options) {
   ThreadMeeting::Offer mine{encode(options.settings), nullptr};
@@ -192,9 +192,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(con
   return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
 }
 
-// Those who exclude the same ranks gather; when all others that have not left are there, it is decided once, under the
-// lock, by whoever sees that first, and the others take it. A rank that has given up may call again with another list
-// while the others still wait in the old gathering: only callers of the same attempt must have the same list.
+// Ranks that exclude the same ranks share a Gathering. When all ranks that have not left have called, the first rank to
+// see this decides once, under the lock, and the others use its outcome. A rank that has given up may call again with
+// another list while the others still wait. Therefore only callers of the same attempt must have the same list.
 Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, const std::vector<Rank>& excluded,
                                                                  std::string settings, const Wait& wait) {
   std::unique_lock lock(mutex_);
@@ -215,7 +215,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
   const std::shared_ptr<Gathering> mine = slot;
   mine->callers[rank] = {attempt, std::move(settings), true};
   changed_.notify_all();
-  // Who has never called; or, when all have, who has given up meanwhile.
+  // Returns the ranks that have never called or, if all have, those that have given up since.
   auto missing = [&] {
     std::vector<Rank> never, gave_up;
     for (Rank r = 0; r < static_cast<Rank>(out.size()); ++r) {
@@ -244,7 +244,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
 void ThreadMeeting::decide(Gathering& gathering) {
   Survivors found;
   for (auto& [rank, caller] : gathering.callers) {
-    if (left_[static_cast<size_t>(rank)]) continue;  // it gave up and has left since
+    if (left_[static_cast<size_t>(rank)]) continue;  // it gave up and has left
     found.members.push_back(rank);
     found.settings.push_back(std::move(caller.settings));
   }

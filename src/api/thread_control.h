@@ -1,7 +1,7 @@
-// ThreadControl: the control plane of ranks that were made together as threads of this process (init_all), and how
-// their communicators are made. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
+// ThreadControl: the control plane of ranks that init_all has made as threads of this process, and the making of their
+// communicators. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
 //
-// Thread safety: ThreadMeeting from any thread; ThreadControl as ControlPlane.
+// Thread safety: ThreadMeeting from any thread. ThreadControl: see ControlPlane.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,7 @@ namespace rondo {
 
 class ThreadMeeting;
 
-/// What the ranks of one communicator of threads share.
+/// The state that the ranks of one communicator of threads share.
 struct ThreadWorld {
   std::shared_ptr<InprocWorld> memory;
   std::shared_ptr<ThreadMeeting> meeting;
@@ -30,13 +30,13 @@ struct ThreadWorld {
 
 class ThreadMeeting {
  public:
-  /// What a rank brings to a meeting.
+  /// A rank's contribution to a gather.
   struct Offer {
     std::string bytes;
     std::shared_ptr<ThreadWorld> world;
   };
   using Offers = std::shared_ptr<const std::vector<Offer>>;
-  /// How long, and what else ends the wait.
+  /// The limits of a wait: deadline, abort flag and interrupt.
   struct Wait {
     Patience patience;
     std::function<Status()> interrupt;
@@ -48,15 +48,16 @@ class ThreadMeeting {
         causes_(offers_.size()),
         attempts_(offers_.size()) {}
 
-  /// Collective: what every rank brought, by rank. After an error the meeting is closed: all later calls return it.
+  /// Collective. Returns the offers of all ranks, by rank. After an error, all later calls return this error.
   Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
-  /// The rank is going to be destroyed: who waits for it hears that, and the failure for which it leaves, if any.
+  /// Removes a rank that will be destroyed. Ranks that wait for it get an error with `cause`, the failure because of
+  /// which it leaves, if any.
   void leave(Rank rank, const Status& cause);
 
   struct Survivors {
     std::vector<Rank> members;           // old ranks, in order
-    std::vector<std::string> settings;   // of the members, as they passed them
-    std::shared_ptr<ThreadWorld> world;  // made for them
+    std::vector<std::string> settings;   // of the members, as passed to find_survivors
+    std::shared_ptr<ThreadWorld> world;  // new, for the members
   };
   /// Collective over the ranks that have not left and are not excluded.
   Expected<Survivors> find_survivors(Rank rank, const std::vector<Rank>& excluded, std::string settings,
@@ -66,14 +67,14 @@ class ThreadMeeting {
   Status wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
                   const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing);
   Status close(Status why);
-  struct Gathering {  // of those who shrink
+  struct Gathering {  // one shrink
     struct Caller {
       uint32_t attempt;
       std::string settings;
-      bool waits;  // false: has given up
+      bool waits;  // false: it has given up
     };
     std::map<Rank, Caller> callers;
-    std::optional<Expected<Survivors>> outcome;  // nothing until it is decided
+    std::optional<Expected<Survivors>> outcome;  // nothing until decide()
   };
   void decide(Gathering& gathering);
 
@@ -82,15 +83,15 @@ class ThreadMeeting {
   std::vector<Offer> offers_;
   std::vector<bool> here_;
   std::vector<bool> left_;
-  std::vector<std::string> causes_;  // by rank: of those that left after a failure
+  std::vector<std::string> causes_;  // by rank: the failure because of which it left
   uint64_t round_ = 0;
   Offers complete_;  // of the last round
   Status closed_;
-  std::vector<uint32_t> attempts_;  // by rank: how often it has called find_survivors
-  std::map<std::vector<bool>, std::shared_ptr<Gathering>> gatherings_;  // by whom they exclude
+  std::vector<uint32_t> attempts_;  // by rank: number of find_survivors calls
+  std::map<std::vector<bool>, std::shared_ptr<Gathering>> gatherings_;  // by excluded ranks
 };
 
-/// Communicators of all ranks of a world, by rank.
+/// Makes the communicators of all ranks of a new world, by rank.
 Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(
     int nranks, const ChildOptions& options, const std::vector<int>& devices = {});
 

@@ -1,5 +1,5 @@
-// Wish: what a rank asks of the others when it makes a communicator of theirs, as all ranks of it hear it before
-// anything is made. So a rank that cannot take part says why, and one that calls something else is named.
+// Wish: a rank's request in split or grow. All ranks exchange their requests before anything is made. A rank that
+// cannot take part sends the reason, and the error names a rank that makes another call.
 #pragma once
 
 #include <string>

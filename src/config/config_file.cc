@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-// Without a comment: a "#" at the start or behind a blank.
+// Removes the comment. It begins with a "#" at the start or after a blank.
 std::string_view strip_comment(std::string_view s) {
   for (size_t at = s.find('#'); at != std::string_view::npos; at = s.find('#', at + 1))
     if (at == 0 || kBlanks.find(s[at - 1]) != std::string_view::npos) return s.substr(0, at);
@@ -22,7 +22,7 @@ bool is_control(char c) {
   return (byte < 0x20 && kBlanks.find(c) == std::string_view::npos) || byte == 0x7f;
 }
 
-// In lower case; empty when it is no key.
+// Returns the key in lower case, or an empty text if `s` is not a key.
 std::string as_key(std::string_view s) {
   std::string key;
   for (const char c : s) {
@@ -46,7 +46,7 @@ Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::stri
     return Status(StatusCode::kInvalidArgument, fmt::format("{}: has {} bytes; a configuration has at most {}", name,
                                                             text.size(), kMaxConfigBytes));
   std::vector<ConfigEntry> entries;
-  std::map<std::string, int> lines;  // where a key stands
+  std::map<std::string, int> lines;  // line by key
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);

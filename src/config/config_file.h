@@ -1,11 +1,11 @@
-// The text of a configuration file: lines of "key = value". A pure function of bytes, which may be any.
+// Parser of configuration files: lines of "key = value". It accepts any bytes as input.
 //
 //   file    = line, { newline, line }
 //   line    = blanks | blanks "#" anything | blanks key blanks "=" blanks value blanks
-//   key     = letters, digits and "_"; not case-sensitive, kept in lower case
+//   key     = letters, digits and "_"; not case-sensitive, stored in lower case
 //   value   = any text up to the end of the line or to a "#" that follows a blank; may be empty
 //
-// Blanks are spaces, tabs and carriage returns. Control characters are refused anywhere, bytes above 127 are text.
+// Blanks are spaces, tabs and carriage returns. Other control characters are errors. Bytes above 127 are text.
 //
 // Thread safety: plain functions.
 #pragma once
@@ -28,11 +28,11 @@ struct ConfigEntry {
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr size_t kMaxConfigLineBytes = 4096;
 
-/// Without the blanks at either end.
+/// Removes the blanks at both ends.
 std::string_view trim(std::string_view s);
 
-/// All entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line that is none of the
-/// above, for a key that stands twice, and for more than kMaxConfigBytes. O(bytes * log lines).
+/// Returns all entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line of another
+/// form, for a key that occurs twice, and for more than kMaxConfigBytes. O(bytes * log lines).
 Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string_view name);
 
 }  // namespace rondo

@@ -1,4 +1,4 @@
-// Whether what leaves this host is encrypted: what all connections of this process are made by.
+// The encryption setting of this process: whether its connections to other hosts are encrypted.
 //
 // Thread safety: all functions from any thread.
 #pragma once
@@ -12,12 +12,12 @@ namespace rondo {
 
 struct Encryption {
   bool on = false;
-  std::string psk = {};  // goes into the keys, beside the id's secret; equal on all ranks
+  std::string psk = {};  // input of the keys, in addition to the id's secret; must be equal on all ranks
 };
 
-/// As set_encryption() said, else as RONDO_ENCRYPT does. Errors: those of the setting.
+/// Returns the value of the last set_encryption(), otherwise RONDO_ENCRYPT. Errors: those of the setting.
 Expected<Encryption> encryption();
-/// For the connections made from now on. std::nullopt: RONDO_ENCRYPT decides again.
+/// Sets the encryption of connections made after this call. std::nullopt: RONDO_ENCRYPT decides again.
 void set_encryption(std::optional<Encryption> e);
 
 }  // namespace rondo

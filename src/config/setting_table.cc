@@ -26,7 +26,7 @@ constexpr OldSetting kOldNames[] = {
 #include "config/settings.def"
 };
 
-// Levenshtein's distance.
+// Returns the Levenshtein distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j < row.size(); ++j) row[j] = j;
@@ -47,7 +47,7 @@ bool whole(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// With K, M, G or T for powers of 1024.
+// Parses a number with an optional suffix K, M, G or T for powers of 1024.
 bool with_suffix(std::string_view text, uint64_t* value) {
   constexpr std::string_view kSuffixes = "KMGT";
   const size_t power = text.empty() ? std::string_view::npos : kSuffixes.find(text.back());
@@ -117,7 +117,7 @@ bool is_valid(const SettingRow& row, std::string_view value) {
   return false;
 }
 
-// The default, where it is a value and not words.
+// Returns the default if it is a value, or an empty text if it is a description.
 std::string_view default_of(const SettingRow& row) {
   const bool words = row.kind == Kind::kText || row.kind == Kind::kSecret || row.kind == Kind::kAlgorithm;
   return !words && is_valid(row, row.fallback) ? row.fallback : std::string_view();
@@ -215,7 +215,7 @@ std::string describe_settings(const SettingValues& values) {
     if (shown.empty()) shown = "(empty)";
     lines.push_back({row.key, std::move(shown), v == nullptr ? "default" : v->from});
   }
-  constexpr size_t kWidest = 60;  // a longer path pushes its own line only
+  constexpr size_t kWidest = 60;  // a longer value does not widen the column
   size_t keys = 0, width = 0;
   for (const Line& l : lines) keys = std::max(keys, l.key.size());
   for (const Line& l : lines)

@@ -1,5 +1,4 @@
-// The settings that a user may make: the rows of config/settings.def, and where their values come from, the strongest
-// first:
+// The settings of users: the rows of config/settings.def, and the sources of their values, the strongest first:
 //
 //   struct       Config's deadlines, then Config::settings (rondo_config.settings)
 //   environment  RONDO_*
@@ -20,7 +19,7 @@
 
 namespace rondo {
 
-namespace setting {  // what a row's kind is as a field
+namespace setting {  // the field type of each kind of setting
 using Seconds = double;
 using Number = uint64_t;
 using Bytes = uint64_t;
@@ -30,7 +29,7 @@ using Text = std::string;
 using Secret = std::string;
 using Algorithm = std::string;
 struct Blocks {
-  uint32_t least = 0, most = 0;  // 0: not said
+  uint32_t least = 0, most = 0;  // 0: not set
   std::string text() const;      // "4-16"
 };
 }  // namespace setting
@@ -45,17 +44,17 @@ struct SettingRow {
   Where where;
   Ranks ranks;
   std::string_view meaning;
-  /// The value, unless it is a secret: for errors and reports.
+  /// Returns the value for errors and reports, "..." for a secret.
   std::string_view shown(std::string_view value) const { return kind == Kind::kSecret ? "..." : value; }
 };
-/// A name of before.
+/// A name of earlier releases.
 struct OldSetting {
-  std::string_view key, now, hint;  // now: the key that took its place; empty: none did
-  /// "p2p is now p2p_level (loc for what 0 was)", as keys or as variables.
+  std::string_view key, now, hint;  // now: the key that replaces it; empty if there is none
+  /// Returns the text of the error that names the replacement, with keys or with names of variables.
   std::string what_now(bool as_variable) const;
 };
 
-/// Every setting in force, as its kind: what is set, else the default. Where that is in words: 0 or empty.
+/// The value of every setting, otherwise its default. If the default is a description: 0 or empty.
 struct SettingFields {
 #define SETTING(name, kind, range, fallback, where, ranks, meaning) setting::kind name{};
 #include "config/settings.def"
@@ -63,15 +62,15 @@ struct SettingFields {
 
 std::span<const SettingRow> setting_rows();
 std::span<const OldSetting> old_settings();
-/// nullptr when there is no such key.
+/// Returns nullptr if there is no such key.
 const SettingRow* find_setting(std::string_view key);
-/// "RONDO_TIMEOUT_S" of "timeout_s".
+/// Returns "RONDO_TIMEOUT_S" for "timeout_s".
 std::string variable_of(std::string_view key);
-/// "a positive number of seconds": what a value has to be.
+/// Returns the form of a valid value, for example "a positive number of seconds".
 std::string expected_form(const SettingRow& row);
-/// kInvalidArgument "<where>: expected ...", where `where` shows the setting as it was written.
+/// Checks a value. Errors: kInvalidArgument "<where>: expected ...". `where` is the setting as the user wrote it.
 Status check_setting(const SettingRow& row, std::string_view value, std::string_view where);
-/// For an unknown name, " (is algo meant?)" with the key that is nearest to it; empty when none is near.
+/// Returns " (is algo meant?)" with the key that is most similar to an unknown name, or an empty text.
 std::string similar_setting(std::string_view key, bool as_variable);
 
 struct SettingValue {
@@ -79,42 +78,41 @@ struct SettingValue {
   std::string text;
   std::string from;  // "environment", "/etc/rondo.conf:3", "struct"
 };
-/// What travels: where a value is from is its own rank's matter.
+/// The fields that ranks exchange. `from` concerns only its own rank.
 template <class C>
 void fields(C& c, SettingValue& v) {
   c(v.key, v.text);
 }
 
-/// getenv-like: nullptr when the variable is not set.
+/// Like getenv: returns nullptr if the variable is not set.
 using EnvLookup = std::function<const char*(const char* name)>;
-/// The bytes of a file; nothing when there is none, an error when there is one and it cannot be read.
+/// Returns the bytes of a file, nothing if there is no file, and an error if it cannot be read.
 using FileLookup = std::function<Expected<std::optional<std::string>>(const std::string& path)>;
 
-/// Which settings are made, and where. What is not in it has its default. All values have been checked.
+/// The settings that have a value, with its source. Other settings have their defaults. All values have been checked.
 class SettingValues {
  public:
-  /// From this process's environment and files.
+  /// Reads this process's environment and files.
   static Expected<SettingValues> load();
-  /// The same from anywhere: everything comes from the two functions. Errors: kInvalidArgument naming the variable or
-  /// file:line, the key and the expected form; kSystem (a file that cannot be read). Keys that the table lacks are no
-  /// errors: see unknown().
+  /// Reads all input through the two functions. Errors: kInvalidArgument naming the variable or file:line, the key and
+  /// the expected form; kSystem (a file cannot be read). An unknown key is not an error, see unknown().
   static Expected<SettingValues> load(const EnvLookup& environment, const FileLookup& files);
-  /// Lines as in a file, stronger than all before. Errors as load.
+  /// Adds lines as in a file. They replace earlier values. Errors: those of load.
   Status add_struct(std::string_view text);
-  /// What a Config says: its lines, then its deadlines; 0: not set.
+  /// Adds the values of a Config: its lines, then its deadlines (0: not set).
   Status add_config(std::string_view lines, double deadline_s, double init_deadline_s);
-  /// One setting, stronger than all before; the value is taken as it is.
+  /// Sets one value, without a check. It replaces the earlier one.
   void set(std::string_view key, std::string text, std::string from);
   void unset(std::string_view key);
 
-  /// nullptr when it is not set.
+  /// Returns nullptr if the key has no value.
   const SettingValue* find(std::string_view key) const;
-  /// The text, the default where that is a value, or empty.
+  /// Returns the value, or the default if that is a value, or an empty text.
   std::string_view text(std::string_view key) const;
-  /// Everything in force.
+  /// Returns the values and defaults of all settings.
   SettingFields fields() const;
   const std::vector<SettingValue>& all() const { return values_; }
-  /// "/etc/rondo.conf:3: unknown key algoritm (algo?)", one for each unknown key of a file.
+  /// Returns a sentence with file, line and key for each unknown key.
   const std::vector<std::string>& unknown() const { return unknown_; }
 
  private:
@@ -123,13 +121,13 @@ class SettingValues {
   std::vector<std::string> unknown_;
 };
 
-/// RONDO_* variables that are set and that the table lacks, as sentences. RONDO_TEST_* and RONDO_PERF_* are left out.
+/// Returns a sentence for each RONDO_* variable that is set and not in the table, except RONDO_TEST_* and RONDO_PERF_*.
 std::vector<std::string> unknown_variables(char** environment);
 
-/// What is in force for this process, from its environment and files. Errors as load.
+/// Returns the settings of this process from its environment and files. Errors: those of load.
 Expected<SettingFields> read_process_settings();
 
-/// A table for people: each setting, its value in force, and where it comes from. Secrets are not shown.
+/// Returns a table for users: each setting, its value and the value's source. Secrets are not shown.
 std::string describe_settings(const SettingValues& values);
 
 }  // namespace rondo

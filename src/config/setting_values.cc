@@ -1,4 +1,4 @@
-// Where settings come from: environment, files, a struct. Declared in config/setting_table.h.
+// The sources of settings: environment, files, a struct. Declared in config/setting_table.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -31,11 +31,11 @@ Expected<std::optional<std::string>> read_whole(const std::string& path) {
     if (n < 0) break;
     text.append(buffer, static_cast<size_t>(n));
   }
-  if (text.size() > kMaxConfigBytes) return std::optional(std::move(text));  // the parser says so
+  if (text.size() > kMaxConfigBytes) return std::optional(std::move(text));  // the parser returns the error
   return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_reason(errno)));
 }
 
-// set_default_settings: of the process, since what it serves (unique ids, listeners) is the process's too.
+// The lines of set_default_settings. One for the process, because unique ids and listeners also belong to the process.
 struct DefaultLines {
   std::mutex mutex;
   std::string lines, from;
@@ -72,7 +72,7 @@ Status set_default_settings(const std::string& lines, const std::string& from) {
 
 Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const FileLookup& files) {
   SettingValues v;
-  std::vector<std::string> paths;  // the strongest last
+  std::vector<std::string> paths;  // a later one is stronger
   const char* named = environment("RONDO_CONFIG");
   const char* home = environment("HOME");
   if (named == nullptr) {
