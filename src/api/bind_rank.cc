@@ -14,7 +14,7 @@ Expected<HostTopology> read_processor() {
   RONDO_TRY_ASSIGN(HostTopology host, read_host(source));
   if (!host.this_machine)
     return Status(StatusCode::kUnsupported,
-                  "hwloc is told to describe another machine (HWLOC_XMLFILE, HWLOC_SYNTHETIC)");
+                  "hwloc is set to describe another machine (HWLOC_XMLFILE, HWLOC_SYNTHETIC)");
   return host;
 }
 
@@ -41,7 +41,7 @@ std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings
     say(rank, " is bound to ", bound->text);
     return *bound;
   }
-  say(rank, " is not bound, though RONDO_BIND asks for it: ", std::string(bound.status().message()));
+  say(rank, " is not bound, although RONDO_BIND requests it: ", std::string(bound.status().message()));
   return std::nullopt;
 }
 

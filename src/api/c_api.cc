@@ -43,9 +43,9 @@ namespace {
 // Returns RONDO_OK, or an error that names the invalid argument.
 rondo_status check_type(rondo_comm* comm, rondo_dtype dtype, rondo_op op) {
   if (static_cast<unsigned>(dtype) >= kNumDtypes)
-    return bad_argument("dtype", "is " + std::to_string(dtype) + ", which is no element type", comm);
+    return bad_argument("dtype", "is " + std::to_string(dtype) + ", which is not an element type", comm);
   if (static_cast<unsigned>(op) >= kNumOps)
-    return bad_argument("op", "is " + std::to_string(op) + ", which is no operator", comm);
+    return bad_argument("op", "is " + std::to_string(op) + ", which is not an operator", comm);
   return RONDO_OK;
 }
 
@@ -53,7 +53,7 @@ Status take_type(const char* field, rondo_dtype value, Dtype* type) {
   if (value == RONDO_DTYPE_DEFAULT) return {};
   if (static_cast<unsigned>(value) >= kNumDtypes)
     return Status(StatusCode::kInvalidArgument,
-                  std::string(field) + " is " + std::to_string(value) + ", which is no element type");
+                  std::string(field) + " is " + std::to_string(value) + ", which is not an element type");
   *type = static_cast<Dtype>(value);
   return {};
 }
@@ -358,7 +358,7 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
   if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
   const auto c = rondo::collective_from_name(collective);
   if (!c)
-    return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
+    return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is no such collective", comm);
   if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
   if (const rondo::Status s = impl_of(*comm->comm).check_planned({*c, count_elems}); !s.ok()) return report(s, comm);
   const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),

@@ -82,9 +82,9 @@ CommunicatorImpl::~CommunicatorImpl() {
 
 inline Status CommunicatorImpl::check_type(const CallShape& r) const {
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
-    return bad("dtype", fmt::format("is {}, which is no element type", static_cast<int>(r.dtype)));
+    return bad("dtype", fmt::format("is {}, which is not an element type", static_cast<int>(r.dtype)));
   if (static_cast<int>(r.op) >= kNumOps) [[unlikely]]
-    return bad("op", fmt::format("is {}, which is no operator", static_cast<int>(r.op)));
+    return bad("op", fmt::format("is {}, which is not an operator", static_cast<int>(r.op)));
   if (r.root < 0 || r.root >= nranks_) [[unlikely]]
     return bad(is_point_to_point(r.collective) ? "peer" : "root",
                fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1));
@@ -157,7 +157,7 @@ inline Status CommunicatorImpl::check_buffers(Call& c) const {
   const auto in_at = reinterpret_cast<uintptr_t>(c.in) + s.in_offset;
   const auto out_at = reinterpret_cast<uintptr_t>(c.out) + s.out_offset;
   if ((in_at != out_at || !s.may_be_in_place) && overlap(c.in, s.in_bytes, c.out, s.out_bytes)) [[unlikely]]
-    return bad("in and out", "overlap, but not as an operation in place does (see rondo.h)");
+    return bad("in and out", "overlap, but not as an in-place call may (see rondo.h)");
   return {};
 }
 
@@ -263,8 +263,8 @@ Status CommunicatorImpl::deregister_memory(void* ptr) {
 
 Status CommunicatorImpl::check_planned(const CallShape& r) const {
   if (is_point_to_point(r.collective))
-    return Status(StatusCode::kUnsupported, fmt::format("rank {}: collective is {}: a message between two ranks has no "
-                                                        "plan to choose and no forecast",
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: collective is {}: send and recv have no plan and no "
+                                                        "forecast",
                                                         rank_, collective_name(r.collective)));
   RONDO_TRY(check_type(r));
   return check_count(r);
@@ -274,7 +274,8 @@ Expected<double> CommunicatorImpl::forecast_us(const CallShape& shape, const Cal
   Call c{shape};
   RONDO_TRY(check_planned(shape));
   if (options != nullptr) {
-    if (options->row != nullptr && !row_supported(*options->row)) return bad("row", "is none that rondo carries");
+    if (options->row != nullptr && !row_supported(*options->row))
+      return bad("row", "is not a supported combination of types (docs/types.md)");
     CallOptions known = *options;
     constexpr uint64_t kAnyScale = 0;
     if (known.premul == nullptr) known.premul = &kAnyScale;

@@ -54,8 +54,8 @@ Status check_fields(const SettingFields& s) {
                   fmt::format("RONDO_SIMD={}: this processor does not have it (rondo info shows what it has)", s.simd));
   if (s.bind != "none" && !have_hwloc())
     return Status(StatusCode::kUnsupported,
-                  fmt::format("RONDO_BIND={}: the places of ranks are found by hwloc, which is missing: {}", s.bind,
-                              why_no_hwloc()));
+                  fmt::format("RONDO_BIND={}: rondo needs hwloc to find the CPUs for ranks, but cannot use it: {}",
+                              s.bind, why_no_hwloc()));
   return trace_settings(s).status();
 }
 
@@ -69,8 +69,9 @@ Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout
     if (!s.hosts.empty()) {
       const Expected<HostLayout> layout = HostLayout::parse(s.hosts);
       if (!layout.ok() || layout->nranks() != machines.nranks())
-        return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: RONDO_HOSTS={} are not the hosts of {} ranks",
-                                                                r, s.hosts, machines.nranks()));
+        return Status(StatusCode::kInvalidArgument,
+                      fmt::format("rank {}: RONDO_HOSTS={} does not describe the hosts of {} ranks", r, s.hosts,
+                                  machines.nranks()));
       says = layout->host(r) + 1;
     }
     keys.push_back(fmt::format("{} {}", machines.host(r), says));

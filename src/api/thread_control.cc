@@ -206,7 +206,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
     for (const auto& [other, theirs] : gathering->callers) {
       if (!theirs.waits) continue;
       if (their_out[me])
-        return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} goes on without rank {}", other, rank));
+        return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} continues without rank {}", other, rank));
       if (their_out != out && theirs.attempt == attempt)
         return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", other, rank));
     }

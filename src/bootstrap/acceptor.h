@@ -191,7 +191,7 @@ class Acceptor {
     if (c == pending_.end() || (silent_only && c->has_greeted())) return false;
     advance(*c);
     if (c->fd && !std::exchange(told_, true))
-      std::fprintf(stderr, "rondo: too many connections do not say whose they are: the oldest are closed\n");
+      std::fprintf(stderr, "rondo: too many connections have not proved the secret: the oldest are closed\n");
     if (c->fd) end(*c);
     pending_.erase(c);
     return true;

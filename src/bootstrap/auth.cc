@@ -72,7 +72,7 @@ std::string pair_text(const RankPair& pair) {
   return w.take();
 }
 
-constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT alike on all ranks";
+constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT to the same value on all ranks";
 
 }  // namespace
 
@@ -173,10 +173,10 @@ ClientHandshake::State ClientHandshake::advance(int fd) {
 
 ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   if (!std::string_view(inbox_).starts_with(kMagic))
-    return fail(StatusCode::kMismatch, "what answers there does not speak rondo's protocol");
+    return fail(StatusCode::kMismatch, "the program at this address does not use rondo's protocol");
   if (const auto version = static_cast<uint8_t>(inbox_[kMagic.size()]); version != kVersion)
     return fail(StatusCode::kMismatch,
-                fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
+                fmt::format("the other side uses version {} of the handshake, this side {}", version, kVersion));
   if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
     differs_ = Status(StatusCode::kMismatch,
                       fmt::format("the other side {}, and rank {} {}: {}", encrypts ? "encrypts" : "does not encrypt",
@@ -238,7 +238,7 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
     // Refuse wrong bytes at once, instead of waiting for a complete hello.
     const size_t known = std::min(inbox_.size(), kMagic.size());
     if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
-      return fail("does not speak rondo's protocol");
+      return fail("does not use rondo's protocol");
     if (inbox_.size() < wanted) continue;
     if (challenged_) return judge_proof(fd, inbox_, transcript_);
     if (const State s = answer_hello(fd); s != State::kUnderWay) return s;
@@ -260,7 +260,7 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
     if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
   }
   if (version != kVersion)
-    return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+    return fail(fmt::format("uses version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(purpose_))
     return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
   if (pair_of_) {

@@ -207,10 +207,10 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
       }
       RONDO_TRY(heard_of_giving_up(what, r));  // a rank may send its frame and later give up because of another rank
     }
-    Status s = what.patience->check(frame_name(what.kind));
+    Status s = what.patience->check(fmt::format("running {} #{}", frame_name(what.kind), what.sequence));
     if (s.ok() && interrupt_) s = interrupt_();
     if (s.ok() || (open.empty() && unflushed.empty())) continue;
-    Status failed(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
+    Status failed(s.code(), fmt::format("rank {} {}, waiting for {}", rank_, s.message(),
                                         open.empty() ? "its own data to leave" : list_ranks(open)));
     return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
   }

@@ -220,7 +220,7 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   }
   if (end == Link::End::kNone && !process_ended) {
     if (what.gave_up && what.gave_up(peer))
-      return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has begun anew", rank_,
+      return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has started the shrink again", rank_,
                                                             peer_text(peer, peers_[peer]))));
     return false;
   }

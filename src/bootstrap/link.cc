@@ -216,7 +216,7 @@ bool Link::parse_locked() {
     const size_t payload_bytes = r.get<uint32_t>();
     if (magic != kFrameMagic || payload_bytes > max_payload_bytes_ ||
         (num_descriptors != 0 && !passes_descriptors_)) {
-      end_locked("it sent what is not a frame of rondo's");
+      end_locked("it sent bytes that are not a rondo frame");
       return false;
     }
     if (inbox_.size() - at - kHeaderBytes < payload_bytes) {

@@ -278,7 +278,7 @@ Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
   do {
     RONDO_TRY(hear());
   } while ((root_ == nullptr || root_->end(nullptr) == Link::End::kNone) &&
-           news.pause(kHearMs, "waiting for news").ok());
+           news.pause(kHearMs, "waiting for the report of a death").ok());
   const Rank peer = failure.peer;
   return Status(failure.why.code(),
                 fmt::format("rank {} could not connect to {}: {}", rank_,

@@ -245,7 +245,8 @@ Status Bootstrap::start_news() {
   const int error = ::pthread_create(&thread, &attributes, loop, this);
   ::pthread_attr_destroy(&attributes);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return Status(StatusCode::kSystem, "start the thread that passes news on: " + errno_text(error));
+  if (error != 0)
+    return Status(StatusCode::kSystem, "start the thread that forwards membership events: " + errno_text(error));
   news_thread_ = thread;
   news_pid_ = ::getpid();
   return {};

@@ -132,8 +132,8 @@ class Root {
   // That rank has got this error in the handshake. Without this the others would wait for it.
   void fail_for_encryption(const Arrival& a) {
     fail(StatusCode::kMismatch,
-         fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT alike on all "
-                     "ranks",
+         fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT to the same "
+                     "value on all ranks",
                      a.handshake->rank(), a.address, encryption_.on ? "does not encrypt" : "encrypts", ::getpid(),
                      encryption_.on ? "does" : "does not"));
     ++num_told_;
@@ -178,7 +178,7 @@ class Root {
     if (present_[c.rank]) {
       newcomer_ = &c;
       return fail(StatusCode::kMismatch,
-                  fmt::format("rank {} of {} came twice: {} and {}", c.rank, nranks_,
+                  fmt::format("rank {} of {} joined twice: {} and {}", c.rank, nranks_,
                               peer_text(c.rank, peers_[c.rank]), peer_text(c.rank, info)));
     }
     peers_[c.rank] = std::move(info);

@@ -274,7 +274,7 @@ Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) co
                                                      list(view_.excluded), who, list(m.view.excluded)));
   }
   if (m.view.gone[static_cast<size_t>(rank_)])
-    return Status(StatusCode::kMismatch, fmt::format("shrink: {} goes on without rank {}", who, rank_));
+    return Status(StatusCode::kMismatch, fmt::format("shrink: {} continues without rank {}", who, rank_));
   if (m.phase != phase_ || (m.round != round && !m.decided))
     return Status(StatusCode::kInternal, fmt::format("shrink: {} is in round {} of phase {}, rank {} in {} of {}", who,
                                                      m.round, m.phase, rank_, round, phase_));
@@ -328,7 +328,7 @@ Status Bootstrap::still_with(const std::vector<Rank>& members, const std::functi
   for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
     if (!links_[r]) continue;
     sort_frames(r);
-    if (gave_up(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " has begun anew");
+    if (gave_up(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " has started the shrink again");
   }
   for (const Rank r : members)
     if (r != rank_ && is_gone(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " is gone");

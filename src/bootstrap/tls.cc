@@ -115,7 +115,7 @@ struct TlsSession::Engine {
     const char* reason = ERR_reason_error_string(ERR_get_error());
     ERR_clear_error();
     return Status(StatusCode::kUnauthorized,
-                  fmt::format("TLS: {}: the two sides have different keys, or somebody has altered what they sent",
+                  fmt::format("TLS: {}: the two sides have different keys, or the data was changed on the way",
                               reason != nullptr ? reason : "the connection cannot be decrypted"));
   }
 };

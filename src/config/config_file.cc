@@ -65,7 +65,7 @@ Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::stri
     const std::string key = as_key(trim(content.substr(0, equals)));
     if (key.empty()) return wrong("expected a key of letters, digits and _ before the =");
     const auto [before, fresh] = lines.emplace(key, number);
-    if (!fresh) return wrong(fmt::format("{} stands in line {} already", key, before->second));
+    if (!fresh) return wrong(fmt::format("{} is already set in line {}", key, before->second));
     entries.push_back({number, key, std::string(trim(content.substr(equals + 1)))});
   }
   return entries;

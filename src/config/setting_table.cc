@@ -185,7 +185,7 @@ std::string similar_setting(std::string_view key, bool as_variable) {
 
 std::string OldSetting::what_now(bool as_variable) const {
   const auto shown = [&](std::string_view k) { return as_variable ? variable_of(k) : std::string(k); };
-  return now.empty() ? fmt::format("{} is no setting any more: {}", shown(key), hint)
+  return now.empty() ? fmt::format("{} is no longer a setting: {}", shown(key), hint)
                      : fmt::format("{} is now {} ({})", shown(key), shown(now), hint);
 }
 

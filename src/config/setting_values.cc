@@ -121,12 +121,12 @@ Status SettingValues::add_lines(std::string_view text, const std::string& name, 
       if (old.key == e.key)
         return Status(StatusCode::kInvalidArgument, fmt::format("{}: {}", place, old.what_now(false)));
     if (row == nullptr) {
-      unknown_.push_back(fmt::format("{}: rondo knows no setting {}{}", place, e.key, similar_setting(e.key, false)));
+      unknown_.push_back(fmt::format("{}: rondo has no setting {}{}", place, e.key, similar_setting(e.key, false)));
       continue;
     }
     if (row->where == SettingRow::Where::kProcess)
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{}: {} belongs to one process: set {} in the environment", place, e.key,
+                    fmt::format("{}: {} is a setting of the process: set {} in the environment", place, e.key,
                                 variable_of(e.key)));
     RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, row->shown(e.value))));
     set(e.key, e.value, from.empty() ? place : from);
@@ -156,7 +156,7 @@ std::vector<std::string> unknown_variables(char** environment) {
     std::string key;
     for (const char c : name.substr(6)) key.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
     if (find_setting(key) == nullptr || variable_of(key) != name)
-      found.push_back(fmt::format("{} is set but rondo knows no such variable{}", name, similar_setting(key, true)));
+      found.push_back(fmt::format("{} is set but rondo has no such variable{}", name, similar_setting(key, true)));
   }
   return found;
 }

@@ -148,7 +148,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
   constexpr uint64_t kNear = 1000;  // the fingerprint of another shape is this near with a probability of 1 in 8000
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
-    text += fmt::format(": of #{}, an equal call. The two ranks have made different calls since then", op.mismatch_at);
+    text += fmt::format(": #{}, an equal call. After it the two ranks made different calls", op.mismatch_at);
   if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
   return disagreement(op.sequence, std::move(text));
 }

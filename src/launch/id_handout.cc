@@ -120,8 +120,9 @@ Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, c
                           const Patience& patience) {
   if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
   if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
-  return Status(why.code(), fmt::format("{} {} not come to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
-                                        missing.size() == 1 ? "has" : "have", name, patience.seconds(), kInitDeadline));
+  return Status(why.code(), fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})",
+                                        list_ranks(missing), missing.size() == 1 ? "has" : "have", name,
+                                        patience.seconds(), kInitDeadline));
 }
 
 }  // namespace

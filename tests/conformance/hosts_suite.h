@@ -125,7 +125,8 @@ TEST_P(Hosts, OfAPartMayBeSaidAnew) {
     EXPECT_TRUE(impl_of(comm).hosts().one_host()) << "the parent stays as it was";
     const auto wrong = comm.split(0, 0, on_hosts("2x3"));
     EXPECT_EQ(wrong.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(wrong.status().message().find("RONDO_HOSTS=2x3 are not the hosts of 4 ranks"), std::string_view::npos)
+    EXPECT_NE(wrong.status().message().find("RONDO_HOSTS=2x3 does not describe the hosts of 4 ranks"),
+              std::string_view::npos)
         << wrong.status().to_string();
   });
 }

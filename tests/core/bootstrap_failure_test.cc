@@ -65,10 +65,10 @@ TEST(BootstrapFailure, DoubledRankFailsAllAtOnce) {
   const rondo_unique_id id = testing::new_id();
   const auto start = Clock::now();
   for (const Status& s : join_some(3, id, {0, 1, 1}, {.deadline_s = 20}))
-    expect_error(s, StatusCode::kMismatch, {"rank 1 of 3 came twice"});
+    expect_error(s, StatusCode::kMismatch, {"rank 1 of 3 joined twice"});
   // Ranks that come after the failure get the same error instead of waiting.
   for (const Status& s : join_some(4, testing::new_id(), {0, 2, 2, 3}, {.deadline_s = 20}))
-    expect_error(s, StatusCode::kMismatch, {"rank 2 of 4 came twice"});
+    expect_error(s, StatusCode::kMismatch, {"rank 2 of 4 joined twice"});
   EXPECT_LT(seconds_since(start), 10);
 }
 

@@ -216,15 +216,15 @@ TEST(Settings, UnknownOnesAreReportedWithWhatWasMeant) {
   const auto values = place.load();
   ASSERT_TRUE(is_ok(values.status()));
   EXPECT_EQ(values->unknown(),
-            (std::vector<std::string>{"/f:1: rondo knows no setting algorithm (is algo meant?)",
-                                      "/f:2: rondo knows no setting completely_else",
-                                      "/f:3: rondo knows no setting timeouts (is timeout_s meant?)"}));
+            (std::vector<std::string>{"/f:1: rondo has no setting algorithm (is algo meant?)",
+                                      "/f:2: rondo has no setting completely_else",
+                                      "/f:3: rondo has no setting timeouts (is timeout_s meant?)"}));
   std::string known = "RONDO_ALGO=ring", unknown = "RONDO_ALGOO=ring", lower = "RONDO_algo=ring", test = "RONDO_TEST_X=1",
               other = "PATH=/";
   char* environment[] = {known.data(), unknown.data(), lower.data(), test.data(), other.data(), nullptr};
   EXPECT_EQ(unknown_variables(environment),
-            (std::vector<std::string>{"RONDO_ALGOO is set but rondo knows no such variable (is RONDO_ALGO meant?)",
-                                      "RONDO_algo is set but rondo knows no such variable (is RONDO_ALGO meant?)"}));
+            (std::vector<std::string>{"RONDO_ALGOO is set but rondo has no such variable (is RONDO_ALGO meant?)",
+                                      "RONDO_algo is set but rondo has no such variable (is RONDO_ALGO meant?)"}));
 }
 
 TEST(Settings, ACommunicatorTakesTheStructsText) {

@@ -229,7 +229,7 @@ TEST(NcclProcesses, AWrongValueIsNotTakenForASetting) {
 TEST(NcclProcesses, AnOldNameOfASettingIsAnError) {
   run_processes(1, {{"RONDO_NCCL_VERSION", "22809"}}, [](int) {
     ncclUniqueId id;
-    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION is no setting any more"}, ncclGetUniqueId(&id)));
+    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION is no longer a setting"}, ncclGetUniqueId(&id)));
     int version = 0;
     EXPECT_TRUE(succeeds(ncclGetVersion(&version)));
     EXPECT_EQ(version, 23203);

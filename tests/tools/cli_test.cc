@@ -236,7 +236,7 @@ TEST(Cli, InfoConfigSaysWhatIsInForceAndFromWhere) {
   EXPECT_TRUE(has_line("proto", "simple", std::string(path) + ":2")) << good.text();
   EXPECT_TRUE(has_line("init_timeout_s", "120", "default")) << good.text();
   EXPECT_EQ(good.text().find("hush"), std::string::npos) << "a secret is not shown";
-  EXPECT_NE(good.text().find(std::string(path) + ":5: rondo knows no setting algorithm (is algo meant?)"),
+  EXPECT_NE(good.text().find(std::string(path) + ":5: rondo has no setting algorithm (is algo meant?)"),
             std::string::npos)
       << good.text();
   setenv("RONDO_TIMEOUT_S", "soon", 1);
