@@ -1,12 +1,12 @@
 # CUDA kernels: src/device/engine/kernels.cu and src/fsdp/kernels.cu. Each image is a fatbin that an images.cc embeds.
-# Nothing else of the library needs CUDA: no header and no runtime library. A build without nvcc lacks the images only.
+# The rest of the library needs no CUDA headers and no runtime library. A build without nvcc lacks only the images.
 #
-#   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
-#   RONDO_CUDA_ARCHS      real architectures; the PTX of the lowest serves those to come. One intermediate code (that of
-#                         the lowest) for all of them: the kernels use nothing that came later, and the front end of
-#                         nvcc, which takes most of the time, runs once.
+#   RONDO_CUDA            AUTO (if nvcc is found), ON (an error if not), OFF
+#   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
+#                         lowest, because the kernels need nothing newer: the front end of nvcc, which takes most of
+#                         the time, then runs once.
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
-set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (when nvcc is found), ON, OFF")
+set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
 
@@ -23,7 +23,7 @@ if(NOT RONDO_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# name:enumerator of every row of RONDO_DTYPES (include/rondo/types.h).
+# Returns name:enumerator of every row of RONDO_DTYPES (include/rondo/types.h).
 function(rondo_dtype_rows out)
   set(found)
   file(READ ${PROJECT_SOURCE_DIR}/include/rondo/types.h text)
@@ -39,18 +39,18 @@ if(RONDO_HAVE_CUDA)
   list(GET RONDO_CUDA_ARCHS 0 lowest)
   list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
   list(JOIN codes "," codes)
-  # -fmad=false: a fused multiply-add would round otherwise than the host's kernels.
+  # -fmad=false: a fused multiply-add would not round like the host's kernels.
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
   set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v
       -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
 endif()
 
-# Runs a compiler and keeps what it says (of registers and spills: scripts_cuda_resources reads it) in the file $0;
-# errors and warnings are shown.
+# Runs a compiler and stores its output in the file $0, where scripts_cuda_resources reads registers and spills. Prints
+# errors and warnings.
 string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
        "grep -i warning \"$0\" >&2 || true")
 
-# rondo_cuda_fatbin(NAME SOURCE DEFINE...): cuda/NAME.fatbin from the kernels of src/SOURCE.
+# rondo_cuda_fatbin(NAME SOURCE DEFINE...): makes cuda/NAME.fatbin from the kernels of src/SOURCE.
 function(rondo_cuda_fatbin name source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
@@ -68,14 +68,14 @@ function(rondo_cuda_fatbin name source)
   set_property(GLOBAL APPEND PROPERTY RONDO_CUDA_FATBINS ${fatbin})
 endfunction()
 
-# rondo_cuda_image(NAME KIND DEFINE...): a fatbin of the collectives' kernels, and its row in cuda_images.inc.
+# rondo_cuda_image(NAME KIND DEFINE...): makes a fatbin of the collectives' kernels, and its row in cuda_images.inc.
 function(rondo_cuda_image name kind)
   rondo_cuda_fatbin(${name} device/engine/kernels.cu ${ARGN})
   set_property(GLOBAL APPEND_STRING PROPERTY RONDO_CUDA_ROWS
                "RONDO_IMAGE(${name}, ${kind}, \"${CMAKE_BINARY_DIR}/cuda/${name}.fatbin\")\n")
 endfunction()
 
-# Compiles the images and embeds them into the images.cc of the device engine and of FSDP. To be called in the folder that
+# Compiles the images and embeds them into the images.cc of the device engine and of FSDP. Call it in the folder that
 # defines the two targets.
 function(rondo_add_cuda_images engine_target fsdp_target)
   if(NOT RONDO_HAVE_CUDA)
@@ -95,7 +95,7 @@ function(rondo_add_cuda_images engine_target fsdp_target)
   get_property(fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
   get_property(rows GLOBAL PROPERTY RONDO_CUDA_ROWS)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_images.inc CONTENT "${rows}" @ONLY)
-  add_custom_target(rondo_cuda_images DEPENDS ${fatbins})  # the kernels alone
+  add_custom_target(rondo_cuda_images DEPENDS ${fatbins})  # only the kernels
   foreach(target ${engine_target} ${fsdp_target})
     add_dependencies(${target} rondo_cuda_images)
   endforeach()

@@ -19,20 +19,21 @@
 
 namespace rondo {
 
-/// The directory of "file:///path/of/it". Errors: kInvalidArgument.
+/// Returns the directory of "file:///path/of/it". Errors: kInvalidArgument.
 Expected<std::string> store_directory(const std::string& url);
 
 class FileStore {
  public:
-  /// `job` names the file. Errors: kSystem (no such directory).
+  /// Opens the directory. `job` names the file. Errors: kSystem (no such directory).
   static Expected<FileStore> open(const std::string& directory, const std::string& job);
   FileStore(FileStore&& o) noexcept = default;
   ~FileStore() { withdraw(); }
 
-  /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting).
+  /// Writes the file. For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is
+  /// starting).
   Status publish(const rondo_unique_id& id, const Patience& patience);
-  /// For the other ranks. Errors: kTimeout (with the file and its contents), kAborted, kUnauthorized (other users own
-  /// the file or can access it), kSystem.
+  /// Reads the id from the file. For the other ranks. Errors: kTimeout (with the file and its contents), kAborted,
+  /// kUnauthorized (other users own the file or can access it), kSystem.
   Expected<rondo_unique_id> fetch(Rank rank, const Patience& patience);
   /// Removes the file that this store has published, if it still exists.
   void withdraw();

@@ -80,7 +80,7 @@ uint16_t derived_port(Environment* env, const LaunchInfo& info) {
   return static_cast<uint16_t>(20000 + fnv1a(info.job) % 10000);
 }
 
-// True if RONDO_STORE defines the meeting point. Then no other variable is needed.
+// Returns true if RONDO_STORE defines the meeting point. Then no other variable is needed.
 bool meet_at_store(Environment* env, LaunchInfo* info) {
   const auto url = env->text("RONDO_STORE");
   if (!url) return false;
@@ -107,7 +107,7 @@ void meet_at_master(Environment* env, LaunchInfo* info) {
                           info->master_port, secret ? "RONDO_SECRET" : "the job's name (RONDO_SECRET is not set)");
 }
 
-// For mpirun and srun: ranks of one host meet at an abstract socket, several hosts need an address.
+// For mpirun and srun: ranks of one host meet at an abstract socket. Ranks of several hosts need an address.
 void meet_by_job(Environment* env, bool one_host, LaunchInfo* info) {
   if (meet_at_store(env, info)) return;
   if (const auto job = env->text("RONDO_JOB_ID")) info->job = info->launcher + " " + *job;

@@ -6,8 +6,8 @@
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself
 //   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT                       the agent's TCPStore, or a derived id
 //   Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE            one host: abstract socket; else derived id
-//   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             likewise
-//   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  likewise
+//   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             same as Open MPI
+//   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  same as Open MPI
 //
 // A process with none of these variables is a single rank. With RONDO_STORE ranks of any launcher meet through a file
 // (launch/file_store.h). A derived id contains an address that all ranks know (MASTER_ADDR and a port) and a secret
@@ -51,19 +51,19 @@ struct LaunchInfo {
   std::string how;        // a sentence: the deciding variables and the meeting point
 };
 
-/// Pure: all input comes from `lookup` and `launcher_pid`, which identifies an MPICH job on its host. Errors:
-/// kInvalidArgument, naming the missing or wrong variables.
+/// Finds the launch. A pure function: all input comes from `lookup` and `launcher_pid`, which identifies an MPICH job
+/// on its host. Errors: kInvalidArgument, naming the missing or wrong variables.
 Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pid);
-/// The same from this process's environment.
+/// Finds the launch from this process's environment.
 Expected<LaunchInfo> launch_from_environment();
 
-/// Collective: launch_from_environment, then meets the other ranks and joins. Errors as Bootstrap::join. May be called
+/// Collective. Calls launch_from_environment and join_launch. Errors: those of Bootstrap::join. May be called
 /// several times in a row, in the same order on all ranks.
 Expected<std::unique_ptr<Bootstrap>> join_from_environment(const BootstrapOptions& options = {});
-/// The same with a given LaunchInfo.
+/// Collective. Meets the other ranks and joins.
 Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options = {});
 
-/// Communicator::unique_id_at.
+/// Implements Communicator::unique_id_at.
 Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
 
 /// Converts the 128 bytes to 256 lower-case hex digits for RONDO_UNIQUE_ID, and back (kInvalidArgument).

@@ -20,7 +20,7 @@
 namespace rondo {
 namespace {
 
-// The nearest ancestor that is Hydra's proxy (a shell may be in between), or the parent.
+// Returns the nearest ancestor that is Hydra's proxy (a shell may be in between), or the parent.
 int find_launcher_pid() {
   constexpr int kMaxGenerations = 16;
   int pid = ::getppid();
