@@ -1,4 +1,4 @@
-// The collectives of Communicator: each fills one Call. Counts of variable calls are checked and packed here.
+// The collectives of Communicator: each makes one Call. This file checks and packs the counts of variable calls.
 #include <fmt/format.h>
 
 #include <algorithm>

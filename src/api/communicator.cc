@@ -34,7 +34,7 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
   }
 }
 
-// Not in a forked child. A cancelled thread ends after `call`.
+// Runs `call`, except in a forked child. A cancelled thread ends after it.
 template <class F>
 auto guarded(const CommunicatorImpl& impl, F call) -> decltype(call()) {
   RONDO_TRY(impl.check_process());

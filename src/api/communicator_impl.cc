@@ -68,13 +68,13 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, const HostLayout& hosts, const Set
       deadline_ns_(nanoseconds(settings.timeout_s)),
       transport_(std::move(transport)),
       host_(rank, hosts, settings_.for_planner(), kernels_for(settings), spin, *transport_) {
-  auto tracing = trace_settings(settings_);  // has been checked with the other settings
+  auto tracing = trace_settings(settings_);  // checked before with the other settings
   tracing_ = std::make_unique<Tracing>(queue_, tracing.ok() ? std::move(*tracing) : TraceSettings());
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
   tracing_->set_device_calls(nullptr);
-  device_.reset();  // the records of its last calls go into the trace
+  device_.reset();  // writes the records of its last calls to the trace
   host_.stop();
   tracing_.reset();
   if (control_ != nullptr) control_->leave_because(queue_.cause());
@@ -103,9 +103,9 @@ Status CommunicatorImpl::read_types(const TypeRow& types, CallShape& shape) cons
     auto name = [](Dtype d) { return static_cast<int>(d) < kNumDtypes ? dtype_name(d) : "?"; };
     return Status(
         StatusCode::kUnsupported,
-        fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {} of {} elements; all four "
-                    "types may follow from the call's, or input and output be float, bfloat16 or half, the wire one "
-                    "of these or fp8, and the accumulator float (docs/types.md)",
+        fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {} of {} elements. Leave "
+                    "all four types at their defaults, or use float, bfloat16 or half for input and output, one of "
+                    "these or fp8 for the wire, and float for the accumulator (docs/types.md)",
                     rank_, name(types.input), name(types.wire), name(types.accumulator), name(types.output),
                     dtype_name(shape.dtype)));
   }
@@ -131,7 +131,7 @@ Status CommunicatorImpl::read_options(const CallOptions& o, Call& c) const {
   if (o.row != nullptr) RONDO_TRY(read_types(*o.row, s));
   RONDO_TRY(check_options(o, s));
   if (o.algorithm != nullptr) {
-    if (is_point_to_point(s.collective)) return bad("algorithm", "is set, but a message has none");
+    if (is_point_to_point(s.collective)) return bad("algorithm", "is set, but send and recv have no algorithms");
     RONDO_TRY_ASSIGN(s.algorithm, host_.planner().find(s.collective, o.algorithm));
   }
   s.promises = o.promises;
@@ -172,8 +172,8 @@ Status CommunicatorImpl::check(Call& c) {
   if (s.count_elems != 0 || s.counts != nullptr) RONDO_TRY(check_buffers(c));
   if (s.row != 0 && is_point_to_point(s.collective))
     return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: send and recv carry one type and convert nothing", rank_));
-  // Before anything is sent: else the peers could still finish an operation that this rank refuses.
+                  fmt::format("rank {}: send and recv do not convert types", rank_));
+  // Checked before sending anything. Otherwise peers could complete an operation that this rank refuses.
   if (transport_->aborted_by()) [[unlikely]]
     return host_.not_started(s, error());
   if (s.promises != 0)

@@ -27,27 +27,27 @@ class CommunicatorImpl {
                    std::unique_ptr<Transport> transport);
   ~CommunicatorImpl();
 
-  /// Everything that can be wrong with a call, whose options have been read; completes it. Errors: also why the
-  /// communicator refuses work.
+  /// Checks a call whose options have been read, and completes it. Errors: those of the arguments, and the error after
+  /// which the communicator refuses work.
   Status check(Call& call);
-  /// The call's own types. Errors: kUnsupported, naming them.
+  /// Reads the types of one call. Errors: kUnsupported, naming them.
   Status read_types(const TypeRow& types, CallShape& shape) const;
-  /// Reads and checks a call that is to run (work == nullptr) or start. It is ready for its backend unless that is null
-  /// afterwards: then an open group has it, or a check was all that was asked for.
+  /// Reads and checks a call to run (work == nullptr) or start (work != nullptr). If call.backend is nullptr
+  /// afterwards, there is nothing to submit: an open group has stored the call, or only a check was requested.
   Status prepare(Call& call, const CallOptions* options, Work* work);
   Status submit(Call&& call, const CallOptions* options, Work* work) {
     RONDO_TRY(prepare(call, options, work));
     return call.backend != nullptr ? call.backend->submit(std::span(&call, 1)) : Status();
   }
-  /// Gives the communicator a device: its buffers lie there from now on. Collective, once, before the first call.
-  /// Errors: of any rank, naming it.
+  /// Gives the communicator a device: all buffers are then in its memory. Collective. Call it once, before the first
+  /// call. All ranks get an error of any rank, which it names.
   Status take_device(int ordinal);
-  /// nullptr: host memory.
+  /// Returns nullptr for host memory.
   DeviceEngine* device() { return device_.get(); }
   Backend& backend() { return *backend_; }
   HostBackend& host() { return host_; }
 
-  /// False in a forked child: nothing but rank() and nranks() may be called there, and the destructor must not run.
+  /// Returns false in a forked child. There only rank() and nranks() may be called, and the destructor must not run.
   bool is_of_this_process() const { return host_.is_of_this_process(); }
   Status check_process() const { return host_.check_process(); }
   Rank rank() const { return rank_; }
@@ -55,7 +55,7 @@ class CommunicatorImpl {
   /// Equal on all ranks.
   const HostLayout& hosts() const { return host_.planner().hosts(); }
   OperationQueue& queue() { return queue_; }
-  /// As HostBackend's.
+  /// See HostBackend.
   Planner& planner() { return host_.planner(); }
   void lock() { host_.lock(); }
   void unlock() { host_.unlock(); }
@@ -69,7 +69,7 @@ class CommunicatorImpl {
   Status free(void* ptr);
   Status register_memory(void* ptr, uint64_t bytes);
   Status deregister_memory(void* ptr);
-  /// What explain_plan and forecast_us can be asked. Errors: kInvalidArgument, kUnsupported.
+  /// Checks a request of explain_plan and forecast_us. Errors: kInvalidArgument, kUnsupported.
   Status check_planned(const CallShape& shape) const;
   Expected<std::string> explain_plan(const CallShape& shape);
   Expected<double> forecast_us(const CallShape& shape, const CallOptions* options = nullptr);
@@ -87,19 +87,19 @@ class CommunicatorImpl {
   Status finalize();
 
  private:
-  struct Wish;  // what a rank asks for, as it tells the others
-  /// `abort`: that the call under way was given, which need not be this communicator's own.
+  struct Wish;  // a rank's request for a new communicator (wish.h)
+  /// Exchanges the requests. `abort` is the token of the current call, which may differ from this communicator's.
   Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
   /// Marks this new communicator as unusable. Peers get `why` when it is destroyed.
   void give_up(const Status& why);
   Status interrupted() const;
-  /// Of the control plane, for one call of the caller's.
+  /// Returns the control plane's gather for one call.
   ControlGather control_for(std::string_view call);
   Status ready();
   Status check_type(const CallShape& shape) const;
   Status check_count(const CallShape& shape) const;
-  /// Also notes the buffers' sizes in the call.
+  /// Also sets the buffers' sizes in the call.
   Status check_buffers(Call& call) const;
   Status check_options(const CallOptions& options, const CallShape& shape) const;
   Status read_options(const CallOptions& options, Call& call) const;
@@ -109,7 +109,7 @@ class CommunicatorImpl {
   const int nranks_;
   const Settings settings_;
   const uint64_t deadline_ns_;
-  std::mutex control_mutex_;  // one call at a time that makes a communicator
+  std::mutex control_mutex_;  // held by a call that uses the control plane
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
   std::optional<AbortToken> abort_, wish_abort_;  // this communicator's; that of a running gather_wishes()
   TransportDecorator decorate_;
@@ -117,7 +117,7 @@ class CommunicatorImpl {
   std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
   HostBackend host_;
-  std::unique_ptr<DeviceEngine> device_;  // of communicators of device memory
+  std::unique_ptr<DeviceEngine> device_;  // only for device memory
   Backend* backend_ = &host_;
   OperationQueue& queue_ = host_.queue();
   std::unique_ptr<Tracing> tracing_;
@@ -125,10 +125,10 @@ class CommunicatorImpl {
 
 inline CommunicatorImpl& impl_of(Communicator& comm) { return *comm.impl_; }
 
-/// Runs calls that have been checked as one batch: collectives before messages, devices before hosts. Errors: the
-/// first; the others run.
+/// Runs checked calls as one batch: collectives before messages, devices before hosts. Returns the first error; the
+/// other calls run.
 Status run_batch(std::vector<Call> calls);
-/// The thread's open group, if any: calls are collected instead of run.
+/// Returns true if the calling thread has an open group, which collects calls.
 bool group_open();
 void add_to_group(const Call& call);
 

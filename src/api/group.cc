@@ -21,7 +21,7 @@ Group& this_threads_group() {
 
 }  // namespace
 
-// Messages after collectives: on every rank alike, so that no collective waits behind a message that waits for it.
+// All ranks run messages after collectives, so that no collective waits for a message that waits for it.
 Status run_batch(std::vector<Call> calls) {
   Status first;
   const auto refused = [&first](const Call& c) {  // the group may have been opened before a fork, or an abort

@@ -38,7 +38,7 @@ Status CommunicatorImpl::ready() {
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
-  // A child's buffers lie where its parent's do, unless it is told to take a device.
+  // A child's buffers are where its parent's are, unless the config names a device.
   std::optional<int> device = device_ != nullptr ? std::optional(device_->ordinal()) : std::nullopt;
   if (config.memory == Memory::kCuda) {
     RONDO_TRY_ASSIGN(device, device_of(config));

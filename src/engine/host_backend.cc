@@ -87,7 +87,7 @@ void HostBackend::lock() {
 
 Status HostBackend::check(Call& c) const {
   if (c.premul_at != nullptr)
-    return bad("premul", "is said to stand in device memory, but this is a communicator of host memory");
+    return bad("premul", "is in device memory, but this communicator uses host memory");
   if (c.stream != nullptr)
     return Status(
         StatusCode::kUnsupported,
@@ -322,8 +322,8 @@ bool HostBackend::reaches(const void* ptr, uint64_t bytes) const {
 Status HostBackend::register_memory(void* ptr, uint64_t bytes, const ControlGather&) {
   if (reaches(ptr, bytes)) return {};
   return Status(StatusCode::kUnsupported,
-                fmt::format("rank {}: host memory of a process cannot be mapped by the others when it "
-                            "is there already: take it from rondo_alloc",
+                fmt::format("rank {}: other processes cannot map host memory that already "
+                            "exists: allocate it with rondo_alloc",
                             rank_));
 }
 

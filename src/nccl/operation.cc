@@ -99,7 +99,7 @@ Expected<PendingCall> prepare(std::shared_ptr<Comm> comm, Call call, int dtype, 
   }
   RONDO_TRY(comm->usable());
   if (dtype < 0 || dtype >= kNumDtypes)
-    return bad_argument(fmt::format("datatype is {}, which is no element type", dtype));
+    return bad_argument(fmt::format("datatype is {}, which is not an element type", dtype));
   PendingCall p{std::move(comm), std::move(call)};
   p.call.shape.dtype = static_cast<Dtype>(dtype);
   if (p.comm->memory == Memory::kHost) {
