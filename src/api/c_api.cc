@@ -83,8 +83,7 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   return {};
 }
 
-// The options and the work of a call of the C ABI. The constructor checks the arguments that only this ABI can get
-// wrong.
+// The options and the work of a C call. The constructor checks the arguments that only this ABI can get wrong.
 class Entry {
  public:
   Entry(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work)

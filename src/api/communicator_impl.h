@@ -1,7 +1,6 @@
 // CommunicatorImpl: the implementation of a Communicator. There is one for each rank.
 //
-// Thread safety: submit() from any thread (only the thread with the queue's driver role runs operations). abort() and
-// error() at any time.
+// Thread safety: submit() from any thread (it takes the queue's driver role). abort() and error() at any time.
 #pragma once
 
 #include <atomic>
@@ -125,8 +124,7 @@ class CommunicatorImpl {
 
 inline CommunicatorImpl& impl_of(Communicator& comm) { return *comm.impl_; }
 
-/// Runs checked calls as one batch: collectives before messages, devices before hosts. Returns the first error; the
-/// other calls run.
+/// Runs checked calls as one batch: collectives before messages, devices before hosts. Returns the first error.
 Status run_batch(std::vector<Call> calls);
 /// Returns true if the calling thread has an open group, which collects calls.
 bool group_open();

@@ -2,8 +2,7 @@
 // them. It is one interface for ranks as processes (ProcessControl, on a Bootstrap) and for ranks that init_all has
 // made as threads (ThreadControl, on a ThreadMeeting).
 //
-// Every wait ends at the deadline, or soon after the interrupt returns an error, or when a rank is gone for which it
-// waits. Errors name the ranks.
+// A wait ends at the deadline, soon after an error of the interrupt, or when a rank is gone. Errors name the ranks.
 //
 // Thread safety: one call at a time for each rank. All ranks make the collective calls in the same order.
 #pragma once
@@ -61,8 +60,8 @@ class ControlPlane {
   /// rank passes its own group. Returns nullptr if a rank passes no members.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
                                                                  const ChildOptions& options) = 0;
-  /// Collective over the live ranks that are not in `excluded`, also after any error. Makes a communicator of them, in
-  /// the order of their ranks.
+  /// Makes a communicator of the live ranks that are not in `excluded`, in their order. They call it, also after
+  /// errors.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                         const ChildOptions& options) = 0;
   /// Collective. Call it after make_child; `made` is this rank's result. Returns ok if all ranks succeeded. Otherwise

@@ -1,6 +1,5 @@
 // The order of a host's ranks in rings and trees. It depends on the topology between the CPUs to which the launcher has
-// bound the ranks (topology/local_order.h), not on the rank. One rank of each host reads the topology and sends the
-// order to all.
+// bound the ranks (topology/local_order.h). One rank of each host reads the topology and sends the order.
 //
 // Thread safety: that of the Bootstrap's collective calls.
 #pragma once

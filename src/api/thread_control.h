@@ -50,8 +50,7 @@ class ThreadMeeting {
 
   /// Collective. Returns the offers of all ranks, by rank. After an error, all later calls return this error.
   Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
-  /// Removes a rank that will be destroyed. Ranks that wait for it get an error with `cause`, the failure because of
-  /// which it leaves, if any.
+  /// Removes a rank that will be destroyed. Ranks that wait for it get an error with `cause`, unless it is ok.
   void leave(Rank rank, const Status& cause);
 
   struct Survivors {

@@ -61,8 +61,7 @@ struct RankPair {
   std::string_view client_name, server_name;  // random, made for this communicator only
 };
 
-/// The client's side, as a state machine that never blocks. Call start(), then advance() whenever the socket is
-/// readable.
+/// The client's side. It never blocks. Call start(), then advance() whenever the socket is readable.
 class ClientHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
@@ -99,7 +98,7 @@ class ClientHandshake {
 /// Runs the client's side and blocks until it has ended. Errors: those of ClientHandshake, kTimeout, kAborted.
 Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience);
 
-/// The server's side, as a state machine that never blocks. Call advance() whenever the socket is readable.
+/// The server's side. It never blocks. Call advance() whenever the socket is readable.
 class ServerHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };

@@ -1,7 +1,6 @@
 // Exchanges of bytes and descriptors among ranks. Up to 16 ranks exchange in one step: every rank sends to every other,
 // and sees which rank is missing. Among n ranks these are n(n-1) messages, too many on an oversubscribed host: 256
-// ranks spent half of their start on them. Therefore more ranks form rows of about sqrt(n), and the first rank of a row
-// sends and receives for it:
+// ranks spent half of their start on them. Therefore more ranks form rows of about sqrt(n):
 //
 //   1. a row's ranks -> its first       2. the first ranks among themselves         3. each back to its row
 //

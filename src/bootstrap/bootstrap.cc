@@ -172,8 +172,7 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
 // Needed also if the mesh is full: a rank in a later call that waits only for this rank handles no other rank's frames.
 Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
-// Returns an error if `peer` has sent kGaveUp for this call. Each host numbers its own calls, so kGaveUp of a call on
-// another host is ignored.
+// Returns an error if `peer` has sent kGaveUp for this call. Each host has its own call numbers.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);
@@ -196,13 +195,11 @@ std::optional<Frame> Bootstrap::next_frame(Rank peer) {
   return first;
 }
 
-// Takes the peer's frame and returns true if it has arrived. Returns an error if another frame has arrived, or if the
-// link has ended without it.
+// Takes the peer's frame if it has arrived. Returns an error if another frame has, or if the link has ended without it.
 Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
-  // Check the end before reading frames, because frames before the end are valid. A forked child may keep the link of a
-  // dead process open.
+  // Check the end before reading frames, because frames before the end are valid. A fork may keep a link open.
   const bool process_ended = pidfds_[index(peer)] && is_gone(peer);
   if (process_ended) link.drain();
   const Link::End end = link.end(&why);

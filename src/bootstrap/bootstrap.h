@@ -70,8 +70,7 @@ struct BootstrapOptions {
 /// Makes an id and starts its rendezvous, a thread of this process. It listens on every usable network interface
 /// (RONDO_SOCKET_IFNAME selects them) until all ranks of one communicator have connected. If no rank joins, it ends
 /// after twice the init deadline (RONDO_INIT_TIMEOUT_S, 120 s). The process must live until then. An id serves one
-/// communicator. Errors: kSystem (no usable interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME matches
-/// nothing).
+/// communicator. Errors: kSystem (no interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME).
 Expected<rondo_unique_id> make_unique_id();
 /// Default of the init deadline, in seconds.
 inline constexpr double kDefaultInitS = 120;
@@ -91,9 +90,8 @@ class Bootstrap {
   Rank rank() const { return rank_; }
   int nranks() const { return static_cast<int>(peers_.size()); }
 
-  /// Collective. Sets (*all)[r] to the bytes that rank r passed. Sizes may differ; each is at most 1 GiB, and with 17
-  /// or more ranks their sum is. After an error of any collective call the Bootstrap is unusable: later calls return
-  /// the same error.
+  /// Collective. Sets (*all)[r] to the bytes that rank r passed. Sizes may differ. The limit is 1 GiB for each, with 17
+  /// or more ranks for their sum. After an error of any collective call, later calls return the same error.
   Status all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
     return gather(FrameKind::kGather, {static_cast<const char*>(mine), bytes}, all);
   }
@@ -128,8 +126,8 @@ class Bootstrap {
     Rank rank;
     std::string how;  // a sentence that names the rank
   };
-  /// Returns the first peer whose death this rank has seen or been told of. The answer never changes again. Returns
-  /// nothing if all peers live or have said goodbye. Never blocks. Costs one system call if there is no event.
+  /// Returns the first peer whose death this rank has seen or was told, and later always the same. Returns nothing if
+  /// all live or have said goodbye. Never blocks. Costs one system call if there is no event.
   std::optional<Loss> find_lost();
 
   /// Returns the note of `peer`'s goodbye, nothing if it has not said goodbye. Never blocks.
@@ -138,8 +136,7 @@ class Bootstrap {
   /// Returns true if every rank has a link to every other rank (bootstrap/mesh_plan.h).
   bool is_full() const { return plan_.is_full(); }
   /// If the mesh is not full: announce() sends a text to all ranks. announced() returns the announcement with the
-  /// smallest place among those of the topic that this rank has received or made; of equal places, the first. Neither
-  /// blocks.
+  /// smallest place (of equal ones the first) that this rank has received or made for the topic. Neither blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
     Rank by;
@@ -165,8 +162,7 @@ class Bootstrap {
   void set_interrupt(std::function<Status()> interrupt);
 
   // Shrinking. All live ranks that are not excluded take part, also after any error. Call begin_shrink() once. Then
-  // call agree() and subset_of_survivors() in turn, until agree() reports that all made a communicator of the same
-  // ranks.
+  // call agree() and subset_of_survivors() in turn, until all have made a communicator of the same ranks.
   struct Survivors {
     std::vector<Rank> members;  // equal on all members
     Status failure;             // the gravest `made` of all members; equal on all

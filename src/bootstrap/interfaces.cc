@@ -98,8 +98,7 @@ std::string Bootstrap::address_of(Rank peer) {
   return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
 }
 
-// Returns the addresses on which this rank listens, and the local addresses of its links, because a peer may have seen
-// only those.
+// Returns the addresses on which this rank listens, and those of its links, because a peer may have seen only those.
 std::vector<std::string> Bootstrap::own_addresses() {
   std::vector<IpAddress> all = peers_[rank_].addresses;
   const std::lock_guard lock(loss_mutex_);

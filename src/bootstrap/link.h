@@ -1,6 +1,5 @@
 // Link: a stream socket that carries frames between two authenticated ends, on Unix sockets with file descriptors. It
-// never blocks: queue() stores a frame, flush() and drain() write and read as much as the socket allows, and the caller
-// polls.
+// never blocks: queue() stores a frame, flush() writes, drain() reads as much as possible. The caller polls.
 //
 // With a TLS session, each frame is encrypted as a whole just before it is written.
 //

@@ -2,8 +2,7 @@
 // every pair has one stream. A rank runs all its handshakes at the same time, and a connect succeeds before its
 // listener accepts it. Therefore ranks cannot wait for each other in a cycle.
 //
-// connect_mesh() makes the links of the plan after the rendezvous. A LinkMaker makes other links later, for a rank that
-// keeps its port open.
+// connect_mesh() makes the links of the plan after the rendezvous. A LinkMaker makes more links later.
 //
 // Thread safety: one MeshPort belongs to one join; a LinkMaker to one thread at a time.
 #pragma once
@@ -48,16 +47,14 @@ struct MeshPort {
 /// Opens the listeners and writes their addresses into *self. across_hosts: also opens those for other hosts.
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts = true);
 
-/// Makes links and never blocks. In a loop, the caller polls the descriptors of add_to() and passes the result to
-/// step().
+/// Makes links without blocking. The caller polls the descriptors of add_to() and passes the result to step().
 class LinkMaker {
  public:
   struct Failure {
     Rank peer;
     Status why;
   };
-  /// `peers` and `port` must outlive it. `known`, by rank: peers that have links already; their connections are
-  /// refused.
+  /// `peers` and `port` must outlive it. Connections of `known` peers are refused: they have links.
   LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port, Encryption encryption,
             std::vector<bool> known);
   ~LinkMaker() { port_.acceptor.close(); }
@@ -77,9 +74,8 @@ class LinkMaker {
   Status step(const pollfd* polled);
   /// Returns the links made since the last take_links().
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> take_links() { return std::exchange(links_, {}); }
-  /// Returns the peers to which connecting failed since the last take_failures(). kPeerLost means that none of their
-  /// addresses has a listener: they are gone. After kTimeout (no answer), kUnauthorized, kMismatch and kSystem, call()
-  /// may be used again.
+  /// Returns the peers to which connecting failed since the last take_failures(). kPeerLost means that a peer has no
+  /// listener: it is gone. After kTimeout (no answer), kUnauthorized, kMismatch and kSystem it may be called again.
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
 
  private:
@@ -128,8 +124,7 @@ struct MeshRequest {
   const Met* met = nullptr;                // the plan, its peers, and a root that reports deaths, or no root
   std::function<Status()> interrupt = {};  // if set, called at least every 50 ms
 };
-/// Collective. Returns the links by rank: nullptr for this rank and for ranks to which the plan has no link. Closes
-/// unauthenticated connections.
+/// Collective. Returns the links by rank, nullptr where the plan has none. Closes unauthenticated connections.
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
                                                           const Patience& patience);
 

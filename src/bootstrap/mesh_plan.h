@@ -6,8 +6,7 @@
 //             3  4  5        Place 4 has links to 3 and 5, and to 1 and 7. It reaches 2 through 1 or 5.
 //             6  7
 //
-// In addition, the ranks of each host have the links of a plan of this host only. Therefore a call among the ranks of a
-// host needs no other host.
+// The ranks of each host also have the links of a plan of this host. Calls among them need no other host.
 //
 // Complexity: linked() and corner() O(1), neighbours() O(sqrt n) and O(ranks of the host).
 // Thread safety: values.
@@ -35,8 +34,7 @@ class MeshPlan {
   /// Returns all ranks by place, or by rank if the plan is full.
   const std::vector<Rank>& order() const { return order_; }
 
-  /// Returns the rank in a's row and b's column, or -1 if there is none. It is one of the two ranks through which a and
-  /// b reach each other.
+  /// Returns the rank in a's row and b's column, through which a and b can reach each other, or -1 if there is none.
   Rank corner(Rank a, Rank b) const;
 
   /// Returns the number of columns of a grid of n places.

@@ -17,8 +17,7 @@
 //
 //   news = { what u8 | rank u32 | place u64 | text str } ...
 //
-// Between collective calls a thread of this file forwards the events, also while its rank computes. It sleeps until an
-// event arrives.
+// Between collective calls a thread forwards the events, also while its rank computes. It sleeps until one arrives.
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>

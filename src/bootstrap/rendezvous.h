@@ -32,8 +32,7 @@ namespace rondo {
 /// against it before allocating memory for every rank.
 constexpr int kMaxRanks = 65535;
 
-/// Starts the root's thread on the listeners. It ends when the ranks have connected the mesh, or after `deadline_s` if
-/// no rank has joined.
+/// Starts the root's thread on the listeners. It ends when the ranks have connected, or after `deadline_s` without one.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
 
 /// Returns "ranks 2, 5, 7" for messages. It names at most 16 ranks.

@@ -97,8 +97,8 @@ Expected<Fd> listen_abstract(std::string_view name);
 Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused);
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
 /// Start to connect, without waiting. If the Fd is empty, *error has the errno; EAGAIN of an abstract socket means that
-/// its queue is full. If *connected is false, wait until the descriptor is writable; end_connect() then returns 0 or
-/// the errno.
+/// its queue is full. If *connected is false, wait until it is writable and call end_connect(), which returns 0 or an
+/// errno.
 Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error,
                      const IpAddress* from = nullptr);
 Fd begin_connect_abstract(std::string_view name, bool* connected, int* error);

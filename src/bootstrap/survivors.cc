@@ -13,8 +13,7 @@
 //
 // If the mesh is not full, the missing links are made at the same time: each rank connects to the lower ranks, whose
 // ports are open, and accepts the higher ones. A rank whose port has no listener is gone. To detect this for a rank
-// that does not connect, a connection to its port waits for its end. If the host does not answer, news.cc reports the
-// loss.
+// that does not connect, a connection to its port waits for its end. If its host is silent, news.cc reports the loss.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
@@ -320,8 +319,7 @@ Status Bootstrap::make_links(const std::vector<Rank>& with, const std::function<
   }
 }
 
-// Returns an error if a member is gone or has given up making this communicator. Some members have no link to this
-// rank.
+// Returns an error if a member is gone or has given up this communicator. Some members have no link to this rank.
 Status Bootstrap::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
   while (!look().empty()) {
   }

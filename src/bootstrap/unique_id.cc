@@ -33,8 +33,7 @@ std::string read_link(const char* path) {
   return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : std::string(path);
 }
 
-// Returns field 22 of /proc/self/stat. Counts from the closing parenthesis of field 2, the command, which may have
-// spaces.
+// Returns field 22 of /proc/self/stat. Counts from the closing parenthesis of field 2, which may have spaces.
 std::string start_time(const std::string& stat) {
   size_t at = stat.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);

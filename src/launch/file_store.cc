@@ -26,8 +26,7 @@ constexpr double kFirstPauseMs = 1, kMaxPauseMs = 50;
 constexpr double kAnswerS = 2;                              // deadline for an answer, per address
 constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may have answered too late
 
-// Returns true if a rendezvous of this id is open: a process listens there and proves the secret. The check leaves no
-// trace.
+// Returns whether the id's rendezvous is open: a process listens there and proves the secret. Leaves no trace.
 bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
   const auto contents = decode_id(id);
   const auto encrypted = encryption();

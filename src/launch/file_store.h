@@ -29,8 +29,7 @@ class FileStore {
   FileStore(FileStore&& o) noexcept = default;
   ~FileStore() { withdraw(); }
 
-  /// Writes the file. For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is
-  /// starting).
+  /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting).
   Status publish(const rondo_unique_id& id, const Patience& patience);
   /// Reads the id from the file. For the other ranks. Errors: kTimeout (with the file and its contents), kAborted,
   /// kUnauthorized (other users own the file or can access it), kSystem.
