@@ -153,23 +153,25 @@ std::string memfd_text() {
   return "available";
 }
 
-// Memory pools of running processes whose descriptors this user may read.
-void show_pools_in_use() {
+// Resident staging memory that processes share, of the processes whose mappings this user may read.
+void show_shared_staging() {
   std::error_code ignored;
   bool any = false;
   for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
     const std::string pid = process.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    for (const auto& fd : std::filesystem::directory_iterator(process.path() / "fd", ignored)) {
-      if (!std::filesystem::read_symlink(fd.path(), ignored).string().starts_with("/memfd:rondo-pool")) continue;
-      struct stat file {};
-      if (stat(fd.path().c_str(), &file) != 0) continue;
-      any = true;
-      line("", fmt::format("pid {} ({}): {} of {} resident", pid, file_line((process.path() / "comm").c_str()),
-                           bytes_text(static_cast<uint64_t>(file.st_blocks) * 512),
-                           bytes_text(static_cast<uint64_t>(file.st_size))));
-      break;
+    std::ifstream mappings(process.path() / "smaps");
+    bool ours = false, found = false;
+    uint64_t resident_kib = 0;
+    for (std::string text; std::getline(mappings, text);) {
+      if (text.find('-') < text.find(' ')) ours = text.find("/memfd:rondo-pool") != std::string::npos;
+      found = found || ours;
+      if (ours && text.starts_with("Rss:")) resident_kib += std::strtoull(text.c_str() + 4, nullptr, 10);
     }
+    any = any || found;
+    if (found)
+      line("", fmt::format("pid {} ({}): {} resident", pid, file_line((process.path() / "comm").c_str()),
+                           bytes_text(resident_kib << 10)));
   }
   if (!any) line("", "none");
 }
@@ -180,8 +182,8 @@ void show_pool() {
                                                 "(RONDO_POOL_BYTES);",
                                                 bytes_text(*bytes))
                                   : bytes.status().to_string());
-  line("", "pages exist only where messages went; in use now, by processes:");
-  show_pools_in_use();
+  line("", "pages exist only where messages went; of shared memory, these processes have now:");
+  show_shared_staging();
 }
 
 void indented(const std::string& text) {

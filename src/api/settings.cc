@@ -160,6 +160,7 @@ int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int
 
 std::optional<int> place_among_hosts(const std::vector<Settings>& all, const HostLayout& machines, Rank rank) {
   const Settings& self = all[static_cast<size_t>(rank)];
+  if (self.kernel == 0 || machines.one_host()) return std::nullopt;
   int num_ranks = 0, num_hosts = 0, place = 0;
   for (int h = 0; h < machines.num_hosts(); ++h) {
     const int before = num_ranks;
@@ -173,7 +174,7 @@ std::optional<int> place_among_hosts(const std::vector<Settings>& all, const Hos
     num_hosts += num_ranks != before ? 1 : 0;
   }
   const int cpus = CPU_COUNT(&self.cpus);
-  if (self.kernel == 0 || num_hosts < 2 || num_ranks <= cpus) return std::nullopt;
+  if (num_hosts < 2 || num_ranks <= cpus) return std::nullopt;
   return place * cpus / num_ranks;
 }
 
@@ -210,8 +211,8 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Set
     s.ranks_per_core = std::max(s.ranks_per_core, (machines.num_ranks(h) + cpus - 1) / cpus);
   }
   s.hosts_share_cores = false;
-  for (Rank r = 0; r < machines.nranks() && !s.hosts_share_cores; ++r)
-    s.hosts_share_cores = place_among_hosts(all, machines, r).has_value();
+  for (int h = 0; h < machines.num_hosts() && !s.hosts_share_cores; ++h)
+    s.hosts_share_cores = place_among_hosts(all, machines, machines.rank(h, 0)).has_value();
   s.hosts_share_kernel =
       machines.num_hosts() > 1 && first.kernel != 0 &&
       std::all_of(all.begin(), all.end(), [&](const Settings& o) { return o.kernel == first.kernel; });

@@ -58,7 +58,7 @@ void populate(const FifoView& v, int advice) {
 
 // A Simple connection's ring is 2 MiB, about the size of a core's second-level cache: messages are then read from the
 // shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"). It is smaller for many ranks.
-SegmentLayout::SegmentLayout(int n) : nranks(n) {
+SegmentLayout::SegmentLayout(int n, uint32_t longest_bytes) : nranks(n), longest_message_bytes(longest_bytes) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
   data_lines = n <= 16 ? kMost : kLeast;
@@ -69,26 +69,23 @@ SegmentLayout::SegmentLayout(int n) : nranks(n) {
 }
 
 FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
-  std::byte* pool = places_[static_cast<size_t>(owner)].pool;
+  std::byte* memory = places_[static_cast<size_t>(owner)].memory;
   FifoView v;
-  v.counters = reinterpret_cast<ReadCounter*>(pool + e.counters_offset);
-  v.lines = reinterpret_cast<HeaderLine*>(pool + e.lines_offset);
-  v.data = e.data_offset != 0 ? pool + e.data_offset : nullptr;
+  v.counters = reinterpret_cast<ReadCounter*>(memory + e.counters_offset);
+  v.lines = reinterpret_cast<HeaderLine*>(memory + e.lines_offset);
+  v.data = e.data_offset != 0 ? memory + e.data_offset : nullptr;
   v.num_lines = e.data_offset != 0 ? layout_.data_lines : SegmentLayout::kLinesPerConnection;
   v.data_bytes = e.data_offset != 0 ? layout_.data_bytes() : 0;
   return v;
 }
 
-// A piece of the pool: from the rest of the last range, or from a new one.
+// A piece of the rest of the last range, or of a new one.
 Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
-  PoolRemainder& rest = data ? data_ : small_;
+  StagingPool::Range& rest = data ? data_ : small_;
   bytes = round_up(bytes, 64);
   if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(const StagingPool::Range taken,
-                     pool_->take(backing_, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
-    taken_.push_back(taken);
-    rest = {taken.offset, taken.bytes};
+    RONDO_TRY_ASSIGN(rest, take(data ? bytes : std::max(bytes, kSmallChunkBytes), use));
   }
   rest.bytes -= bytes;
   used_bytes_ += bytes;
@@ -177,13 +174,9 @@ std::optional<Rank> SegmentTransport::aborted_by() {
 }
 
 bool SegmentTransport::departed(Rank r) {
-  return std::atomic_ref<uint8_t>(marks(rank_)[r]).load(std::memory_order_acquire) != 0;
+  return std::atomic_ref<uint8_t>(marks()[r]).load(std::memory_order_acquire) != 0;
 }
 
-void SegmentTransport::depart() {
-  for (Rank r = 0; r < static_cast<Rank>(places_.size()); ++r)
-    if (places_[static_cast<size_t>(r)].pool != nullptr)
-      std::atomic_ref<uint8_t>(marks(r)[rank_]).store(1, std::memory_order_release);
-}
+void SegmentTransport::depart() { std::atomic_ref<uint8_t>(marks()[rank_]).store(1, std::memory_order_release); }
 
 }  // namespace rondo

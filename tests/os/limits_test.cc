@@ -95,13 +95,13 @@ TEST(Limits, AThreadRunsItsBody) {
   EXPECT_EQ(ran, 7);
 }
 
-// The ranks' shared memory uses descriptors, so the file size limit applies to it.
+// The ranks' shared memory has descriptors, so the limit on file sizes holds for it, in the rank that makes it.
 TEST(Limits, FileSizesEndInAnErrorOnAllRanks) {
   constexpr int kRanks = 2;
   for (const char* transport : {"", "transport = tcp\n"}) {
     IdPipes ids(kRanks);
     const auto rank_fn = [&](Rank rank) -> Status {
-      if (rank == 1) set_limit(RLIMIT_FSIZE, 1 << 20);
+      if (rank == 0) set_limit(RLIMIT_FSIZE, 1 << 20);
       RONDO_TRY_ASSIGN(const UniqueId id, ids.exchange(rank));
       Config config;
       config.settings = transport;
@@ -116,7 +116,8 @@ TEST(Limits, FileSizesEndInAnErrorOnAllRanks) {
       } else {
         EXPECT_FALSE(s.ok());
         EXPECT_NE(s.message().find("ulimit -f"), std::string_view::npos) << s.to_string();
-        if (rank == 1) EXPECT_EQ(s.code(), StatusCode::kExhausted) << s.to_string();
+        EXPECT_EQ(s.code(), StatusCode::kExhausted) << s.to_string();
+        EXPECT_NE(s.message().find("rank 0"), std::string::npos) << s.to_string();
       }
       EXPECT_LT(now_s() - begin_s, 15) << "a rank waited for its deadline";
       return {};
@@ -124,6 +125,29 @@ TEST(Limits, FileSizesEndInAnErrorOnAllRanks) {
     SpawnOptions options;
     report(run_processes_bare(kRanks, rank_fn, options), options);
   }
+}
+
+TEST(Limits, AddressSpaceEndsInAnErrorOnAllRanks) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory does not fit";
+  constexpr int kRanks = 2;
+  IdPipes ids(kRanks);
+  const auto rank_fn = [&](Rank rank) -> Status {
+    RONDO_TRY_ASSIGN(const UniqueId id, ids.exchange(rank));
+    if (rank == 1) limit_address_space(64 << 20);
+    Config config;
+    config.init_deadline_s = 20;
+    const double begin_s = now_s();
+    auto comm = Communicator::init_rank(kRanks, id, rank, config);
+    EXPECT_FALSE(comm.ok());
+    for (const char* words : {"rank 1: reaching rank 0", "ulimit -v", "shared memory"}) {
+      const bool said = comm.status().message().find(words) != std::string::npos;
+      EXPECT_TRUE(said) << words << ": " << comm.status().to_string();
+    }
+    EXPECT_LT(now_s() - begin_s, 15) << "a rank waited for its deadline";
+    return {};
+  };
+  SpawnOptions options;
+  report(run_processes_bare(kRanks, rank_fn, options), options);
 }
 
 TEST(Limits, AnAsynchronousCallWithoutAThreadIsAnError) {

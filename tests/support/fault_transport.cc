@@ -79,11 +79,9 @@ void FaultControl::fill_pool() {
   auto pool = StagingPool::acquire();
   if (!pool.ok()) std::abort();
   pool_ = *pool;
-  for (const auto backing : {StagingPool::Backing::kPrivate, StagingPool::Backing::kShared})
-    for (const auto use : {StagingPool::Use::kData, StagingPool::Use::kSmall})
-      for (uint64_t bytes = (uint64_t{16} << 30); bytes >= 4096; bytes /= 2)
-        for (auto r = pool_->take(backing, bytes, use); r.ok(); r = pool_->take(backing, bytes, use))
-          hoard_.push_back(*r);
+  for (const auto use : {StagingPool::Use::kData, StagingPool::Use::kSmall})
+    for (uint64_t bytes = uint64_t{16} << 30; bytes >= 4096; bytes /= 2)
+      for (auto r = pool_->take(bytes, use); r.ok(); r = pool_->take(bytes, use)) hoard_.push_back(*r);
 }
 
 void FaultControl::free_memory() {

@@ -1,9 +1,9 @@
-// The staging pool: its size, zeros, deferred frees until all have left, shared mappings, forks.
+// The staging pool by itself: its size, zeros, what is kept until all ranks have departed, forks.
 // labels: unit tsan
 #include "transport/pool.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ std::shared_ptr<Pool> pool() {
   EXPECT_TRUE(is_ok(p.status()));
   return p.ok() ? *p : nullptr;
 }
-std::byte* at(Pool& p, const Range& r) { return *p.base(r.backing) + r.offset; }
+std::byte* at(Pool& p, const Range& r) { return *p.base() + r.offset; }
 bool all_zero(const std::byte* from, uint64_t bytes) {
   return std::all_of(from, from + bytes, [](std::byte b) { return b == std::byte{0}; });
 }
@@ -101,55 +101,57 @@ TEST(PoolSize, IsWhatTheEnvironmentSays) {
 
 TEST(Pool, WhatIsTakenAgainIsZero) {
   auto p = pool();
-  for (const auto backing : {Pool::Backing::kPrivate, Pool::Backing::kShared}) {
-    for (const auto use : {Pool::Use::kSmall, Pool::Use::kData}) {
-      const uint64_t bytes = use == Pool::Use::kData ? 2 * kMiB : 12288;
-      uint64_t first = 0;
-      for (int i = 0; i < 5; ++i) {
-        auto r = p->take(backing, bytes, use);
-        ASSERT_TRUE(is_ok(r.status()));
-        if (i == 0) first = r->offset;
-        EXPECT_EQ(r->offset, first) << "the test needs the same place";
-        ASSERT_TRUE(all_zero(at(*p, *r), bytes)) << "round " << i;
-        std::memset(at(*p, *r), 0xA5, bytes);
-        p->give_back({&*r, 1});
-      }
+  for (const auto use : {Pool::Use::kSmall, Pool::Use::kData}) {
+    const uint64_t bytes = use == Pool::Use::kData ? 2 * kMiB : 12288;
+    uint64_t first = 0;
+    for (int i = 0; i < 5; ++i) {
+      auto r = p->take(bytes, use);
+      ASSERT_TRUE(is_ok(r.status()));
+      if (i == 0) first = r->offset;
+      EXPECT_EQ(r->offset, first) << "the same place, or the test says nothing";
+      ASSERT_TRUE(all_zero(at(*p, *r), bytes)) << "round " << i;
+      std::memset(at(*p, *r), 0xA5, bytes);
+      p->give_back({&*r, 1});
     }
   }
   EXPECT_EQ(p->usage().used_bytes, 0u);
 }
 
-TEST(Pool, BothBackingsTogetherStayWithinItsSize) {
+TEST(Pool, TakenAndChargedBytesTogetherStayWithinItsSize) {
   PoolBytes set("32M");
   auto p = pool();
   std::vector<Range> held;
   Status end;
-  while (end.ok()) {
-    auto r =
-        p->take(held.size() % 2 == 0 ? Pool::Backing::kPrivate : Pool::Backing::kShared, 2 * kMiB, Pool::Use::kData);
-    if (r.ok()) held.push_back(*r);
-    else end = r.status();
-    ASSERT_LE(held.size(), 16u);
+  for (int i = 0; end.ok(); ++i) {
+    ASSERT_LE(i, 16);
+    if (i % 2 == 0) {
+      end = p->charge(2 * kMiB);
+    } else {
+      auto r = p->take(2 * kMiB, Pool::Use::kData);
+      if (r.ok()) held.push_back(*r);
+      else end = r.status();
+    }
   }
-  EXPECT_EQ(held.size(), 16u);
+  EXPECT_EQ(held.size(), 8u);
+  EXPECT_EQ(p->usage().used_bytes, 32 * kMiB);
   EXPECT_TRUE(fails_with(end, StatusCode::kExhausted, {"32 MiB", "RONDO_POOL_BYTES", "2 MiB"}));
-  EXPECT_TRUE(
-      fails_with(p->take(Pool::Backing::kPrivate, 4096, Pool::Use::kSmall).status(), StatusCode::kExhausted, {}));
+  EXPECT_TRUE(fails_with(p->take(4096, Pool::Use::kSmall).status(), StatusCode::kExhausted, {}));
+  EXPECT_TRUE(fails_with(p->charge(1), StatusCode::kExhausted, {}));
   p->give_back({held.data(), 1});
-  EXPECT_TRUE(is_ok(p->take(Pool::Backing::kPrivate, 2 * kMiB, Pool::Use::kData).status()));
+  EXPECT_TRUE(is_ok(p->charge(2 * kMiB)));
+  p->discharge(2 * kMiB);
+  EXPECT_TRUE(is_ok(p->take(2 * kMiB, Pool::Use::kData).status()));
 }
 
 TEST(Pool, EndsWithItsLastHolder) {
-  const std::set<std::string> descriptors = open_descriptors();
-  const Mappings before = shared_mappings();
   auto p = pool();
   EXPECT_EQ(p, pool()) << "one for the process";
-  ASSERT_TRUE(is_ok(p->take(Pool::Backing::kShared, 2 * kMiB, Pool::Use::kData).status()));
-  EXPECT_GT(shared_mappings().bytes, before.bytes);
+  auto r = p->take(2 * kMiB, Pool::Use::kData);
+  ASSERT_TRUE(is_ok(r.status()));
+  void* const memory = at(*p, *r);
+  EXPECT_EQ(msync(memory, 4096, MS_ASYNC), 0);
   p.reset();
-  EXPECT_EQ(open_descriptors(), descriptors);
-  EXPECT_EQ(shared_mappings().count, before.count);
-  EXPECT_EQ(shared_mappings().bytes, before.bytes);
+  EXPECT_EQ(msync(memory, 4096, MS_ASYNC), -1) << "it is still mapped";
 }
 
 TEST(Pool, ManyThreadsTakeAndGiveBack) {
@@ -159,7 +161,7 @@ TEST(Pool, ManyThreadsTakeAndGiveBack) {
     threads.emplace_back([&p, t] {
       const auto mark = static_cast<std::byte>(t + 1);
       for (int i = 0; i < 100; ++i) {
-        auto r = p->take(i % 2 == 0 ? Pool::Backing::kPrivate : Pool::Backing::kShared, 8192, Pool::Use::kSmall);
+        auto r = p->take(8192, Pool::Use::kSmall);
         ASSERT_TRUE(is_ok(r.status()));
         std::byte* m = at(*p, *r);
         ASSERT_TRUE(all_zero(m, r->bytes));
@@ -172,43 +174,37 @@ TEST(Pool, ManyThreadsTakeAndGiveBack) {
   EXPECT_EQ(p->usage().used_bytes, 0u);
 }
 
-// A segment of `processes.size()` ranks, none of which has left.
-struct Burial {
+/// Something that ranks which have not departed yet may access.
+struct Deferred {
   std::shared_ptr<Pool> p = pool();
-  Range segment;
-  std::byte* memory = nullptr;
-  Burial() {
-    auto r = p->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);
-    EXPECT_TRUE(is_ok(r.status()));
-    segment = *r;
-    memory = at(*p, segment);
-    memory[4095] = std::byte{0xEE};
+  std::shared_ptr<std::vector<uint8_t>> marks = std::make_shared<std::vector<uint8_t>>(3);
+  std::shared_ptr<int> object = std::make_shared<int>(1);
+  std::weak_ptr<int> watched = object;
+  void free_later(std::vector<ProcessName> ranks) {
+    p->free_later({marks->data(), std::move(ranks), {marks, std::move(object)}});
   }
-  void bury(std::vector<ProcessName> ranks) {
-    p->bury({{segment}, reinterpret_cast<const uint8_t*>(memory), std::move(ranks)});
-  }
-  void leave(size_t rank) {
-    std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t*>(memory)[rank]).store(1, std::memory_order_release);
+  void depart(size_t rank) { std::atomic_ref<uint8_t>((*marks)[rank]).store(1, std::memory_order_release); }
+  /// After a look, as whoever takes more has it.
+  bool is_kept() {
+    EXPECT_TRUE(is_ok(p->charge(0)));
+    return !watched.expired();
   }
 };
 
-TEST(Pool, ABuriedSegmentWaitsForEveryMark) {
-  Burial b;
+TEST(Pool, AnObjectIsKeptUntilEveryRankHasDeparted) {
+  Deferred d;
   const ProcessName here = ProcessName::self();
-  b.bury({here, here, here});
+  d.free_later({here, here, here});
   for (const size_t rank : {2, 0}) {
-    b.leave(rank);
-    EXPECT_EQ(b.p->usage().buried_bytes, 4096u);
-    EXPECT_EQ(b.memory[4095], std::byte{0xEE}) << "a rank that has not left may still read it";
+    d.depart(rank);
+    EXPECT_TRUE(d.is_kept()) << "a rank that has not departed may still read it";
   }
-  b.leave(1);
-  EXPECT_EQ(b.p->usage().buried_bytes, 0u);
-  EXPECT_EQ(b.p->usage().used_bytes, 0u);
-  EXPECT_EQ(b.memory[4095], std::byte{0}) << "its page is gone";
+  d.depart(1);
+  EXPECT_FALSE(d.is_kept());
 }
 
 TEST(Pool, TheDeadLeaveNoMark) {
-  Burial b;
+  Deferred d;
   int said[2];
   ASSERT_EQ(pipe(said), 0);
   const pid_t child = fork();
@@ -231,62 +227,32 @@ TEST(Pool, TheDeadLeaveNoMark) {
   elsewhere.pid_namespace += 1;
   EXPECT_FALSE(elsewhere.ended()) << "cannot be seen from here, so it counts as living";
 
-  b.bury({ProcessName::self(), name});
-  b.leave(0);
-  EXPECT_EQ(b.p->usage().buried_bytes, 4096u);
+  d.free_later({ProcessName::self(), name});
+  d.depart(0);
+  EXPECT_TRUE(d.is_kept());
   kill(child, SIGKILL);
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);  // ended, but still a zombie
   EXPECT_TRUE(name.ended());
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(name.ended());
-  // Living processes are checked every 100 ms. A full pool checks at once.
-  auto all = b.p->take(Pool::Backing::kShared, b.p->usage().size_bytes, Pool::Use::kData);
-  EXPECT_FALSE(all.ok());
-  EXPECT_EQ(b.p->usage().buried_bytes, 0u);
-}
-
-TEST(PoolView, IsMappedOnceAndSeesTheSameMemory) {
-  auto p = pool();
-  auto r = p->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);
-  ASSERT_TRUE(is_ok(r.status()));
-  // A process's own pool is already mapped, whichever descriptor names it.
-  const int copy = dup(p->descriptor());
-  auto own = PoolView::of(copy, ProcessName::self());
-  close(copy);
-  ASSERT_TRUE(is_ok(own.status()));
-  EXPECT_EQ((*own)->base(), *p->base(Pool::Backing::kShared));
-
-  const int other = memfd_create("another process's pool", MFD_CLOEXEC);
-  ASSERT_EQ(ftruncate(other, 32 * kMiB), 0);
-  const Mappings before = shared_mappings();
-  const ProcessName owner{1, 2, 3};
-  auto first = PoolView::of(other, owner), second = PoolView::of(other, owner);
-  ASSERT_TRUE(is_ok(first.status()));
-  ASSERT_TRUE(is_ok(second.status()));
-  EXPECT_EQ(*first, *second);
-  EXPECT_EQ((*first)->bytes(), 32 * kMiB);
-  EXPECT_EQ(shared_mappings().bytes, before.bytes + 32 * kMiB);
-  first = second = Status(StatusCode::kInternal, "let go");
-  EXPECT_EQ(shared_mappings().bytes, before.bytes);
-  close(other);
-  EXPECT_TRUE(fails_with(PoolView::of(STDIN_FILENO, owner).status(), StatusCode::kMismatch, {}));
+  const Stopwatch watch;  // who has ended is looked at every 10 ms
+  while (d.is_kept() && watch.seconds() < 10) sched_yield();
+  EXPECT_FALSE(d.is_kept());
 }
 
 TEST(Pool, AForkedChildHasItsOwn) {
   auto p = pool();
-  auto r = p->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);
+  auto r = p->take(4096, Pool::Use::kSmall);
   ASSERT_TRUE(is_ok(r.status()));
   at(*p, *r)[0] = std::byte{1};
-  const int parents = p->descriptor();
   const pid_t child = fork();
   if (child == 0) {
     if (p->is_of_this_process()) _exit(1);
-    if (fcntl(parents, F_GETFD) != -1) _exit(2);  // otherwise the memory would live as long as this child
     auto mine = Pool::acquire();
-    if (!mine.ok() || *mine == p) _exit(3);
-    auto range = (*mine)->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);
-    if (!range.ok() || !all_zero(at(**mine, *range), 4096)) _exit(4);
+    if (!mine.ok() || *mine == p) _exit(2);
+    auto range = (*mine)->take(4096, Pool::Use::kSmall);
+    if (!range.ok() || !all_zero(at(**mine, *range), 4096)) _exit(3);
     at(**mine, *range)[0] = std::byte{2};
     mine = Status(StatusCode::kInternal, "let go");
     p.reset();  // unmaps nothing here

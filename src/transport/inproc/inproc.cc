@@ -20,13 +20,12 @@ Expected<std::byte*> map_anonymous(uint64_t bytes) {
 }  // namespace
 
 Expected<std::shared_ptr<InprocWorld>> InprocWorld::create(int nranks) {
-  constexpr auto kPrivate = StagingPool::Backing::kPrivate;
   std::shared_ptr<InprocWorld> world(new InprocWorld(nranks));
   RONDO_TRY_ASSIGN(world->pool_, StagingPool::acquire());
-  RONDO_TRY_ASSIGN(world->base_, world->pool_->base(kPrivate));
+  RONDO_TRY_ASSIGN(world->base_, world->pool_->base());
   for (int r = 0; r < nranks; ++r) {
     RONDO_TRY_ASSIGN(const StagingPool::Range segment,
-                     world->pool_->take(kPrivate, world->layout_.total_bytes, StagingPool::Use::kSmall));
+                     world->pool_->take(world->layout_.total_bytes, StagingPool::Use::kSmall));
     world->segments_.push_back(segment);
   }
   return world;
@@ -35,11 +34,11 @@ Expected<std::shared_ptr<InprocWorld>> InprocWorld::create(int nranks) {
 InprocWorld::~InprocWorld() {
   if (pool_ == nullptr) return;
   pool_->give_back(segments_);
-  pool_->give_back(left_behind_);
+  pool_->give_back(taken_);
 }
 
 InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
-    : SegmentTransport(rank, world->layout_, world->pool_, StagingPool::Backing::kPrivate), world_(std::move(world)) {
+    : SegmentTransport(rank, world->layout_), world_(std::move(world)) {
   std::vector<SegmentAddress> places;
   for (const StagingPool::Range& s : world_->segments_) places.push_back({world_->base_, s.offset});
   set_places(std::move(places));
@@ -48,8 +47,13 @@ InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
 InprocTransport::~InprocTransport() {
   depart();
   for (const Block& b : blocks_) munmap(b.ptr, b.bytes);
+}
+
+Expected<StagingPool::Range> InprocTransport::take(uint64_t bytes, StagingPool::Use use) {
+  RONDO_TRY_ASSIGN(const StagingPool::Range taken, world_->pool_->take(bytes, use));
   const std::lock_guard lock(world_->mutex_);
-  for (const StagingPool::Range& r : take_ranges()) world_->left_behind_.push_back(r);
+  world_->taken_.push_back(taken);
+  return taken;
 }
 
 void InprocTransport::keep(std::shared_ptr<void> what) {

@@ -39,10 +39,10 @@ class InprocWorld {
   std::byte* base_ = nullptr;
   std::vector<StagingPool::Range> segments_;  // by rank
   std::mutex mutex_;
-  std::vector<StagingPool::Range> left_behind_;  // connections of destroyed ranks
-  std::vector<std::shared_ptr<void>> kept_;      // objects that ranks have lent to each other
-  std::deque<Allocation> allocations_;           // not yet made by all ranks
-  uint64_t num_complete_ = 0;                    // number of earlier ones
+  std::vector<StagingPool::Range> taken_;    // for connections
+  std::vector<std::shared_ptr<void>> kept_;  // objects that ranks have lent to each other
+  std::deque<Allocation> allocations_;       // not yet made by all ranks
+  uint64_t num_complete_ = 0;                // number of earlier ones
 };
 
 class InprocTransport final : public SegmentTransport {
@@ -67,6 +67,7 @@ class InprocTransport final : public SegmentTransport {
   }
 
  private:
+  Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
   struct Block {
     void* ptr;
     uint64_t bytes;

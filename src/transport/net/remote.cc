@@ -21,6 +21,7 @@ namespace {
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // interval of requests for a peer's status pages
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // their validity
 constexpr uint64_t kCloseNs = 1000 * kMs;
+constexpr uint32_t kLongAloneBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
 // When an operation fails: time for its zero-copy sends to finish, since their last progress and in total.
 constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 
@@ -43,14 +44,13 @@ void fields(C& c, Hello& h) {
 // rings to and from all peers eight times. With several rails the last message travels while the other rails are idle,
 // and should not be long.
 uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
-  constexpr uint32_t kLongBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
-  const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;
+  const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongAloneBytes;
   const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) {
     return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // ranks of one process share its pool
   });
   const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
   if (net != Net::kTcp || !fits || (share && !all_lend)) return SegmentLayout::kMostMessageBytes;
-  return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideLentBytes : kLongBytes;
+  return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideLentBytes : kLongAloneBytes;
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ Status RemoteTransport::meet(const Options& options) {
 
   Status local = sealed;
   if (shares) {
-    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_);
+    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_, kLongBesideLentBytes);
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }

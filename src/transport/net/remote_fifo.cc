@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/round_up.h"
 #include "protocol/memory.h"
@@ -36,21 +37,16 @@ Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step) {
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
-  RingRemainder& rest = data ? data_ : small_;
+  StagingPool::Range& rest = data ? data_ : small_;
   bytes = round_up(bytes, 64);
   if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(
-        const StagingPool::Range taken,
-        pool_->take(StagingPool::Backing::kPrivate, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
-    taken_.push_back(taken);
-    rest = {taken.offset, taken.bytes};
+    RONDO_TRY_ASSIGN(rest, pool_->take(data ? bytes : std::max(bytes, kSmallChunkBytes), use));
+    taken_.push_back(rest);
   }
-  RONDO_TRY_ASSIGN(std::byte * base, pool_->base(StagingPool::Backing::kPrivate));
-  std::byte* at = base + rest.offset;
-  rest.offset += bytes;
+  RONDO_TRY_ASSIGN(std::byte * base, pool_->base());
   rest.bytes -= bytes;
   bytes_ += bytes;
-  return at;
+  return base + std::exchange(rest.offset, rest.offset + bytes);
 }
 
 Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_counters) {

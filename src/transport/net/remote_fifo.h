@@ -116,9 +116,6 @@ class RemoteFifos {
     bool lands = false;       // the last placed message used a posted receive
     Landing landing;
   };
-  struct RingRemainder {
-    uint64_t offset = 0, bytes = 0;
-  };
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
@@ -139,7 +136,7 @@ class RemoteFifos {
   uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
-  RingRemainder small_, data_;
+  StagingPool::Range small_, data_;
   uint64_t bytes_ = 0;
   bool let_go_ = false;
   std::vector<std::unique_ptr<SendState>> outgoing_;

@@ -1,200 +1,212 @@
 #include "transport/shm/shm.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "base/limits.h"
+#include "base/round_up.h"
 
 namespace rondo {
 namespace {
 
-Status system_error(Rank rank, const char* what, uint64_t bytes) {
+// One file has the segments of 16 ranks. With one file for all ranks they would queue for its pages if each has a core;
+// with one per rank there would be N(N-1) mappings.
+constexpr Rank kRanksPerFile = 16;
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kSmallPerConnection = 8192;           // header lines and counters, more than most connections need
+constexpr uint64_t kMostDataBytes = uint64_t{16} << 30;  // address space of a rank's rings
+
+Status system_error(const char* what, uint64_t bytes) {
   const int error = errno;
-  return Status(code_of(error), fmt::format("rank {}: {} of {:.4g} MiB of shared memory failed: {}", rank, what,
-                                            static_cast<double>(bytes) / (1 << 20), errno_reason(error)));
+  const char* const remedy =
+      error == ENOMEM ? "; raise the limit on address space (ulimit -v) or vm.max_map_count" : "";
+  return Status(code_of(error), fmt::format("{} of {:.4g} MiB of shared memory failed: {}{}", what,
+                                            static_cast<double>(bytes) / (1 << 20), errno_reason(error), remedy));
 }
 
-Status dropped() {
-  return Status(StatusCode::kSystem, "the kernel dropped its descriptor: raise this process's limit (ulimit -n)");
+Status of_rank(Rank rank, const Status& s) {
+  return s.ok() ? s : Status(s.code(), fmt::format("rank {}: {}", rank, s.message()));
 }
 
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-};
+// A file of zeros in memory that nobody can shorten.
+Expected<Fd> make_file(const char* label, uint64_t bytes) {
+  const NoSizeSignal no_signal;  // the file size limit also applies to memory with a descriptor
+  Fd fd(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return system_error("creation", bytes);
+  fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return fd;
+}
 
 }  // namespace
 
-// Makes `bytes` of anonymous memory, passes it to all ranks and maps all of theirs.
-Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t bytes) {
-  const NoSizeSignal no_signal;  // the file size limit also applies to memory with a descriptor
-  Descriptor own{memfd_create(label, MFD_CLOEXEC)};
-  if (own.fd < 0 || ftruncate(own.fd, static_cast<off_t>(bytes)) != 0) return system_error(rank_, "creation", bytes);
-  std::vector<std::vector<int>> all;
-  const Status exchanged = peers_.exchange_descriptors(std::span<const int>(&own.fd, 1), &all);
-  std::vector<Descriptor> received(static_cast<size_t>(layout_.nranks));
-  for (size_t r = 0; r < all.size(); ++r)
-    if (r != static_cast<size_t>(rank_) && all[r].size() == 1) received[r].fd = all[r][0];
-  RONDO_TRY(exchanged);
-  for (Rank r = 0; r < layout_.nranks; ++r)
-    if (r != rank_ && received[static_cast<size_t>(r)].fd < 0)
-      return Status(dropped().code(), fmt::format("rank {}: reaching rank {}: {}", rank_, r, dropped().message()));
+ShmTransport::Region::~Region() {
+  if (process == getpid())
+    for (std::byte* b : bases) munmap(b, bytes);
+}
 
+// Collective: every `step`-th rank passes the file that it has made to all ranks.
+Status ShmTransport::exchange_files(Fd own, size_t step, std::vector<Fd>* files) {
+  const int fd = own.get();
+  std::vector<std::vector<int>> passed;
+  const Status exchanged = peers_.exchange_descriptors(std::span<const int>(&fd, own ? 1 : 0), &passed);
+  files->resize((static_cast<size_t>(layout_.nranks) + step - 1) / step);
+  for (size_t r = 0; r < passed.size(); ++r)
+    for (const int received : passed[r]) {
+      Fd file(received);
+      if (r % step == 0) (*files)[r / step] = std::move(file);
+    }
+  if (own) (*files)[static_cast<size_t>(rank_) / step] = std::move(own);
+  return exchanged;
+}
+
+// Maps the files of exchange_files(), with huge pages from huge_from on.
+Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, size_t step, uint64_t bytes,
+                                                 uint64_t huge_from) {
   Region region;
   region.bytes = bytes;
-  for (Rank r = 0; r < layout_.nranks; ++r) {
-    const int fd = r == rank_ ? own.fd : received[static_cast<size_t>(r)].fd;
-    // Access beyond the end of a shorter file would raise SIGBUS.
-    struct stat theirs {};
-    if (fstat(fd, &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes) {
-      unmap(region);
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on the bytes of {}: {} here, {} on rank {}",
-                                                       rank_, label, bytes, theirs.st_size, r));
-    }
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  for (size_t i = 0; i < files.size(); ++i) {
+    const size_t maker = i * step;
+    const auto failed = [&](StatusCode code, std::string_view why) {
+      return Status(code, fmt::format("reaching rank {}: {}", maker, why));
+    };
+    if (!files[i])
+      return failed(StatusCode::kSystem, "the kernel dropped its descriptor: raise this process's limit (ulimit -n)");
+    struct stat theirs {};  // access beyond the end of a shorter file would raise SIGBUS
+    if (fstat(files[i].get(), &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes)
+      return failed(
+          StatusCode::kMismatch,
+          fmt::format("ranks disagree on the bytes of shared memory: {} here, {} there", bytes, theirs.st_size));
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, files[i].get(), 0);
     if (p == MAP_FAILED) {
-      unmap(region);
-      return system_error(rank_, "mapping", bytes);
+      const Status s = system_error("mapping", bytes);
+      return failed(s.code(), s.message());
     }
-    madvise(p, bytes, MADV_HUGEPAGE);
-    madvise(p, bytes, MADV_DONTFORK);  // a forked child must neither hold nor access the segments
     region.bases.push_back(static_cast<std::byte*>(p));
+    madvise(region.bases.back() + huge_from, bytes - huge_from, MADV_HUGEPAGE);
+    madvise(p, bytes, MADV_DONTFORK);  // a forked child must neither hold nor access the segments
+    if (maker != static_cast<size_t>(rank_)) madvise(p, bytes, MADV_DONTDUMP);  // the maker's core dump has it
   }
   return region;
 }
 
-void ShmTransport::unmap(const Region& region) {
-  for (std::byte* b : region.bases) munmap(b, region.bytes);
-}
-
 // Each rank's message before they map each other's memory.
-struct ShmTransport::Announcement {  // its text comes last
+struct ShmTransport::Announcement {
+  int32_t error = 0;  // a StatusCode: this rank cannot take part; the reason follows
   ProcessName process;
-  uint64_t segment_offset = 0;
   uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
-  int32_t error = 0;                            // a StatusCode: this rank cannot take part
-  char why[508] = {};
 };
 
 namespace {
 
-// Each rank's result, in the last exchange.
+// Each rank's message in the last exchange.
 struct Verdict {
   int32_t error = 0;
   uint32_t can_pull = 0;
-  char why[504] = {};
 };
 
+// Every rank's T by rank, and the error of the lowest rank that has one.
 template <class T>
-void set_error(const Status& s, T* to) {
-  to->error = static_cast<int32_t>(s.code());
-  s.message().copy(to->why, sizeof to->why - 1);
-}
-
-// Every rank's T by rank, and the error of the lowest rank that has one. Only the used part of the text is sent.
-template <class T>
-Status exchange(LocalPeers& peers, Rank rank, const T& mine, std::vector<T>* all) {
+Status exchange(LocalPeers& peers, Rank rank, const Status& own, T mine, std::vector<T>* all) {
+  mine.error = static_cast<int32_t>(own.code());
+  std::string blob(reinterpret_cast<const char*>(&mine), sizeof mine);
+  blob += own.message().substr(0, 500);
   std::vector<std::string> blobs;
-  const size_t fixed_bytes = offsetof(T, why);
-  RONDO_TRY(peers.all_gather(&mine, fixed_bytes + strnlen(mine.why, sizeof mine.why), &blobs));
-  all->assign(blobs.size(), T{});
+  RONDO_TRY(peers.all_gather(blob.data(), blob.size(), &blobs));
+  all->resize(blobs.size());
+  Status first;
   for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() < fixed_bytes || blobs[r].size() > sizeof(T))
+    if (blobs[r].size() < sizeof(T))
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(static_cast<void*>(&(*all)[r]), blobs[r].data(), blobs[r].size());
+    std::memcpy(&(*all)[r], blobs[r].data(), sizeof(T));
+    if (const int32_t error = (*all)[r].error; error != 0 && first.ok())
+      first = Status(static_cast<StatusCode>(error), fmt::format("rank {}: {}", r, blobs[r].substr(sizeof(T))));
   }
-  for (size_t r = 0; r < all->size(); ++r)
-    if (const T& a = (*all)[r]; a.error != 0)
-      return Status(static_cast<StatusCode>(a.error),
-                    fmt::format("rank {}: {}", r, std::string_view(a.why, strnlen(a.why, sizeof a.why))));
-  return {};
+  return first;
 }
 
 }  // namespace
 
-Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Rank rank, int nranks, LocalPeers& peers) {
-  Announcement mine;
-  auto pool = StagingPool::acquire();
-  std::unique_ptr<ShmTransport> t(
-      new ShmTransport(rank, SegmentLayout(nranks), pool.ok() ? *pool : std::shared_ptr<StagingPool>(), peers));
-  const Status own = pool.ok() ? t->take_segment(&mine) : pool.status();
-  RONDO_TRY(t->meet(&mine, own));
+ShmTransport::ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers)
+    : SegmentTransport(rank, layout), peers_(peers) {
+  const auto ranks = static_cast<uint64_t>(std::min(kRanksPerFile, layout.nranks));
+  file_.small_bytes = round_up(layout.total_bytes + layout.max_connections * kSmallPerConnection, kPageBytes);
+  file_.data_bytes = round_up(std::min(uint64_t{layout.max_connections} * layout.data_bytes(), kMostDataBytes),
+                              StagingPool::kBlockBytes);
+  file_.data_begin = round_up(ranks * file_.small_bytes, StagingPool::kBlockBytes);
+  file_.bytes = file_.data_begin + ranks * file_.data_bytes;
+}
+
+Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Rank rank, int nranks, LocalPeers& peers,
+                                                             uint32_t longest_bytes) {
+  std::unique_ptr<ShmTransport> t(new ShmTransport(rank, SegmentLayout(nranks, longest_bytes), peers));
+  Fd own;
+  const Status ready = t->prepare(&own);
+  RONDO_TRY(t->meet(ready, std::move(own)));
   return t;
 }
 
-Status ShmTransport::take_segment(Announcement* mine) {
-  RONDO_TRY_ASSIGN(const StagingPool::Range segment,
-                   pool_->take(StagingPool::Backing::kShared, layout_.total_bytes, StagingPool::Use::kSmall));
-  set_own(segment);
-  mine->segment_offset = segment.offset;
-  std::vector<SegmentAddress> places(static_cast<size_t>(layout_.nranks));
-  RONDO_TRY_ASSIGN(places[static_cast<size_t>(rank_)].pool, pool_->base(StagingPool::Backing::kShared));
-  places[static_cast<size_t>(rank_)].segment_offset = segment.offset;
-  set_places(std::move(places));
+// Takes this rank's segment, and makes the file if it is the first of its ranks.
+Status ShmTransport::prepare(Fd* own) {
+  RONDO_TRY_ASSIGN(pool_, StagingPool::acquire());
+  const uint64_t segment_bytes = round_up(layout_.total_bytes, kPageBytes);
+  const auto place = static_cast<uint64_t>(rank_ % kRanksPerFile);
+  free_small_ = {place * file_.small_bytes, file_.small_bytes};
+  free_data_ = {file_.data_begin + place * file_.data_bytes, file_.data_bytes};
+  RONDO_TRY(take(segment_bytes, StagingPool::Use::kSmall).status());
+  if (place != 0) return {};
+  RONDO_TRY_ASSIGN(*own, make_file("rondo-pool", file_.bytes));
   return {};
 }
 
 // Three exchanges: readiness, descriptors, results. A rank with an error still takes part, and all ranks get its error
 // at once.
-Status ShmTransport::meet(Announcement* mine, Status own) {
+Status ShmTransport::meet(const Status& ready, Fd own) {
   uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // other ranks read it from here
-  mine->process = ProcessName::self();
-  mine->probe_address = reinterpret_cast<uint64_t>(&value);
-  mine->probe_value = value;
-  if (!own.ok()) set_error(own, mine);
+  Announcement mine;
+  mine.process = ProcessName::self();
+  mine.probe_address = reinterpret_cast<uint64_t>(&value);
+  mine.probe_value = value;
   std::vector<Announcement> all;
-  RONDO_TRY(exchange(peers_, rank_, *mine, &all));
+  RONDO_TRY(exchange(peers_, rank_, ready, mine, &all));
   for (const Announcement& a : all) processes_.push_back(a.process);
 
-  const Status reached = exchange_pools(all);
-  // All ranks know a failed exchange, but not that this rank could not map a pool.
-  if (!reached.ok() && views_.empty()) return reached;
+  std::vector<Fd> files;
+  RONDO_TRY(exchange_files(std::move(own), kRanksPerFile, &files));
+  auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
+  files.clear();
   Verdict verdict;
-  verdict.can_pull = reached.ok() && try_pulling(all);
-  if (!reached.ok()) set_error(reached, &verdict);
+  if (mapped.ok()) {
+    segments_ = std::move(*mapped);
+    std::vector<SegmentAddress> places;
+    for (uint64_t r = 0; r < all.size(); ++r)
+      places.push_back({segments_.bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
+    set_places(std::move(places));
+    verdict.can_pull = try_pulling(all);
+  }
   std::vector<Verdict> verdicts;
-  RONDO_TRY(exchange(peers_, rank_, verdict, &verdicts));
+  RONDO_TRY(exchange(peers_, rank_, mapped.status(), verdict, &verdicts));
   can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](const Verdict& v) { return v.can_pull != 0; });
   return {};
 }
 
-// Passes this process's pool to all ranks and maps theirs, unless already mapped. views_ stays empty if the exchange
-// itself fails.
-Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
-  const int own = pool_->descriptor();
-  std::vector<std::vector<int>> handed;
-  RONDO_TRY(peers_.exchange_descriptors(std::span<const int>(&own, 1), &handed));
-  std::vector<Descriptor> received(all.size());
-  for (size_t r = 0; r < handed.size(); ++r)
-    if (r != static_cast<size_t>(rank_) && handed[r].size() == 1) received[r].fd = handed[r][0];
-  views_.resize(all.size());
-  std::vector<SegmentAddress> places = this->places();
-  Status failed;
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (r == static_cast<size_t>(rank_)) continue;
-    auto view = received[r].fd >= 0 ? PoolView::of(received[r].fd, all[r].process) : dropped();
-    const uint64_t offset = all[r].segment_offset;
-    if (view.ok() && (offset % 4096 != 0 || offset > (*view)->bytes() - layout_.total_bytes))
-      view = Status(StatusCode::kMismatch, "its segment is outside of its pool");
-    if (!view.ok()) {
-      failed = Status(view.status().code(), fmt::format("reaching rank {}: {}", r, view.status().message()));
-      continue;
-    }
-    views_[r] = *view;
-    places[r] = {views_[r]->base(), offset};
-  }
-  set_places(std::move(places));
-  return failed;
+Expected<StagingPool::Range> ShmTransport::take(uint64_t bytes, StagingPool::Use use) {
+  StagingPool::Range& rest = use == StagingPool::Use::kData ? free_data_ : free_small_;
+  bytes = round_up(bytes, kPageBytes);
+  if (rest.bytes < bytes) return Status(StatusCode::kExhausted, "its part of the communicator's shared memory is full");
+  RONDO_TRY(pool_->charge(bytes));
+  charged_bytes_ += bytes;
+  rest.bytes -= bytes;
+  return StagingPool::Range{std::exchange(rest.offset, rest.offset + bytes), bytes};
 }
 
 // Reads a number from every peer's memory and compares it: other pid namespaces, Yama and seccomp may forbid it. All
@@ -227,23 +239,26 @@ Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offs
 }
 
 ShmTransport::~ShmTransport() {
-  for (const Region& r : regions_) unmap(r);
   if (pool_ == nullptr || !pool_->is_of_this_process()) return;
-  const std::vector<StagingPool::Range> mine = take_ranges();
-  if (processes_.empty()) {  // no rank knows the ranges
-    pool_->give_back(mine);
-    return;
-  }
-  const uint8_t* own_marks = marks(rank_);
+  pool_->discharge(charged_bytes_);
+  if (segments_.bases.empty()) return;
   depart();
-  pool_->bury({mine, own_marks, processes_, 0, std::move(kept_)});
+  if (kept_.empty()) return;
+  const uint8_t* const departed = marks();
+  kept_.push_back(std::make_shared<Region>(std::move(segments_)));
+  pool_->free_later({departed, processes_, std::move(kept_)});
 }
 
 std::optional<PeerLoss> ShmTransport::find_lost() { return peers_.find_lost(); }
 
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
-  RONDO_TRY_ASSIGN(Region region, share("rondo-alloc", bytes));
-  regions_.push_back(std::move(region));
+  auto own = make_file("rondo-alloc", bytes);
+  RONDO_TRY(of_rank(rank_, own.status()));
+  std::vector<Fd> files;
+  RONDO_TRY(exchange_files(std::move(*own), 1, &files));
+  auto region = map(files, 1, bytes, 0);
+  RONDO_TRY(of_rank(rank_, region.status()));
+  regions_.push_back(std::move(*region));
   ++live_regions_;
   return static_cast<void*>(regions_.back().bases[static_cast<size_t>(rank_)]);
 }
@@ -251,8 +266,7 @@ Expected<void*> ShmTransport::alloc(uint64_t bytes) {
 Status ShmTransport::free(void* ptr) {
   for (Region& r : regions_)
     if (!r.bases.empty() && r.bases[static_cast<size_t>(rank_)] == ptr) {
-      unmap(r);
-      r.bases.clear();
+      r = Region();
       --live_regions_;
       return {};
     }

@@ -1,10 +1,11 @@
-// shm: ranks are processes of one host (or threads that joined one by one). Each rank's segment is in the pool of its
-// process, a memfd. The others receive its descriptor over the bootstrap's Unix sockets and map it, once for all shared
-// communicators. Nothing has a name in a file system: the size of /dev/shm does not matter, and the memory ends with
-// the last process, however it ends.
+// shm: ranks are processes of one host (or threads that joined one by one). Each communicator has memory of its own:
+// one memfd for 16 ranks, made by the first of them. The others receive its descriptor over the bootstrap's Unix
+// sockets, map the file, and close the descriptor.
 //
-// A departing rank stores its marks in the others' segments and defers the free of its own (pool.h): the memory is
-// reused when all ranks have departed or died.
+//   | segments and header lines, rank by rank | data rings, rank by rank: huge pages are possible |
+//
+// Nothing has a name in a file system: the size of /dev/shm does not matter. A departing rank unmaps the files; the
+// memory ends with the last rank, however it ends. A rank's bytes count in the pool of its process (pool.h).
 //
 // If the kernel lets the ranks read each other's memory (process_vm_readv, tested when the communicator is made;
 // RONDO_CMA=0 forbids it), any buffer can be pulled without staging.
@@ -13,12 +14,16 @@
 // from user buffer to user buffer. Thread safety: as Transport.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/fd.h"
 #include "transport/segment.h"
 
 namespace rondo {
@@ -42,7 +47,9 @@ class ShmTransport final : public SegmentTransport {
  public:
   /// Collective over all ranks, which must be on this host. `peers` must outlive the transport. An error of one rank
   /// (kExhausted, kSystem) is returned to all of them, with its rank.
-  static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers);
+  /// longest_bytes: the limit of a later set_longest_message().
+  static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers,
+                                                        uint32_t longest_bytes = SegmentLayout::kMostMessageBytes);
   ~ShmTransport() override;
   std::string_view name() const override { return "shm"; }
   std::optional<PeerLoss> find_lost() override;
@@ -58,24 +65,42 @@ class ShmTransport final : public SegmentTransport {
   }
 
  private:
-  struct Region {                   // same index on all ranks, because alloc is collective
-    std::vector<std::byte*> bases;  // by rank, as mapped here; empty if freed
-    uint64_t bytes = 0;
+  /// Mapped files. A forked child does not unmap them, because it does not have them.
+  struct Region {
+    std::vector<std::byte*> bases;  // by file; of alloc: empty if freed
+    uint64_t bytes = 0;             // of each
+    pid_t process = getpid();
+    Region() = default;
+    Region(Region&&) noexcept = default;
+    Region& operator=(Region&& other) noexcept {
+      std::swap(bases, other.bases);
+      std::swap(bytes, other.bytes);
+      std::swap(process, other.process);
+      return *this;
+    }
+    ~Region();
+  };
+  /// Of a file with segments: the bytes of each rank's two parts, and where the second ones begin.
+  struct FileLayout {
+    uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
   struct Announcement;
-  ShmTransport(Rank rank, const SegmentLayout& layout, std::shared_ptr<StagingPool> pool, LocalPeers& peers)
-      : SegmentTransport(rank, layout, std::move(pool), StagingPool::Backing::kShared), peers_(peers) {}
-  Status take_segment(Announcement* mine);
-  Status meet(Announcement* mine, Status own);
-  Status exchange_pools(const std::vector<Announcement>& all);
-  Expected<Region> share(const char* label, uint64_t bytes);
-  static void unmap(const Region& region);
+  ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers);
+  Status prepare(Fd* own);
+  Status meet(const Status& ready, Fd own);
+  Status exchange_files(Fd own, size_t step, std::vector<Fd>* files);
+  Expected<Region> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
+  Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
   bool try_pulling(const std::vector<Announcement>& all);
 
   LocalPeers& peers_;
-  std::vector<std::shared_ptr<PoolView>> views_;  // by rank
-  std::vector<ProcessName> processes_;            // by rank, once others may know the segments
-  std::vector<Region> regions_;
+  FileLayout file_;
+  std::shared_ptr<StagingPool> pool_;
+  Region segments_;
+  StagingPool::Range free_small_, free_data_;  // the rest of this rank's parts of its file
+  uint64_t charged_bytes_ = 0;                 // in the pool
+  std::vector<ProcessName> processes_;         // by rank
+  std::vector<Region> regions_;                // of alloc, one file per rank; same index on all ranks
   int live_regions_ = 0;
   bool can_pull_ = false;
   std::vector<std::shared_ptr<void>> kept_;
