@@ -13,8 +13,8 @@ source scripts/lib.sh
 if [ "${1:-}" = --kill ]; then
   need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
   configure release -D RONDO_BUILD_BENCH=OFF
-  build build/release core_kills_test
-  RONDO_TEST_KILLS=${2:-3000} RONDO_TEST_KILL_SEED=${3:-1} exec build/release/tests/core_kills_test
+  build build/release faults_kills_test
+  RONDO_TEST_KILLS=${2:-3000} RONDO_TEST_KILL_SEED=${3:-1} exec build/release/tests/faults_kills_test
 fi
 preset=${1:-release} factor=${2:-12}
 case $preset in
@@ -25,11 +25,11 @@ esac
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 [ "$preset" = release ] || need_packages "${CLANG_PACKAGES[@]}"
 configure "$preset" -D RONDO_BUILD_BENCH=OFF
-targets=("${worlds[@]/#/core_stress_}")
+targets=("${worlds[@]/#/api_stress_}")
 build "build/$preset" "${targets[@]/%/_test}"
 total=0
 for world in "${worlds[@]}"; do
-  log=$(RONDO_TEST_STRESS_FACTOR=$factor "build/$preset/tests/core_stress_${world}_test" 2>&1) || { printf '%s\n' "$log" | tail -40 >&2; exit 1; }
+  log=$(RONDO_TEST_STRESS_FACTOR=$factor "build/$preset/tests/api_stress_${world}_test" 2>&1) || { printf '%s\n' "$log" | tail -40 >&2; exit 1; }
   count=$(printf '%s\n' "$log" | awk '/ operations, 0 wrong$/ { sum += $(NF - 3) } END { print sum + 0 }')
   echo "$preset, ranks as $world: $count operations, 0 wrong"
   total=$((total + count))

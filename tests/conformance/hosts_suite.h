@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "api/communicator_impl.h"
+#include "api/parts.h"
 #include "conformance/conformance_suite.h"
-#include "core/parts.h"
 
 namespace rondo::testing {
 

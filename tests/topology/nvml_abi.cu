@@ -10,7 +10,7 @@
 
 namespace {
 
-// As in tests/cuda/driver_abi.cu: as many parameters, and each pair are both pointers or have the same size.
+// As in tests/device/driver/driver_abi.cu: as many parameters, and each pair are both pointers or have the same size.
 template <class A, class B>
 constexpr bool same_parameter() {
   if constexpr (std::is_pointer_v<A> != std::is_pointer_v<B>) return false;

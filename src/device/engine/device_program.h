@@ -11,7 +11,7 @@
 // channel meet, because a connection may move from one lane to another. All blocks of a launch must be resident at the
 // same time. The launching code must ensure that.
 //
-// Host and device: plain data and constexpr functions. tests/engine/cuda freezes the layout.
+// Host and device: plain data and constexpr functions. tests/device/engine freezes the layout.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,11 @@
+// Life of communicators, with ranks as threads.
+// labels: unit tsan
+// timeout: 120
+#include "api/lifecycle_suite.h"
+
+namespace rondo::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Lifecycle, ::testing::Values(World::kThreads),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+}  // namespace rondo::testing

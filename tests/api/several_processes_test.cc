@@ -1,0 +1,43 @@
+// Several communicators at once, with ranks as processes, and as threads of several processes.
+// labels: mp
+// timeout: 180
+#include "api/several_suite.h"
+#include "support/spawn_processes.h"
+
+namespace rondo::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Several, ::testing::Values(World::kProcesses),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+// Two processes of two threads each: a communicator of all four, and its parts by process and across.
+TEST(Several, ThreadsOfTwoProcesses) {
+  constexpr int kProcesses = 2, kThreads = 2;
+  IdPipes pipes(kProcesses);
+  report(run_processes_bare(
+             kProcesses,
+             [&](Rank process) -> Status {
+               RONDO_TRY_ASSIGN(const UniqueId id, pipes.exchange(process));
+               std::vector<std::thread> threads;
+               for (int t = 0; t < kThreads; ++t)
+                 threads.emplace_back([&, rank = process * kThreads + t] {
+                   auto comm = Communicator::init_rank(kProcesses * kThreads, id, rank);
+                   ASSERT_TRUE(is_ok(comm.status()));
+                   use(**comm, 50, 1);
+                   const Comm mates = split_or_fail(**comm, process, 0);
+                   const Comm across = split_or_fail(**comm, rank % kThreads, 0);
+                   ASSERT_NE(mates, nullptr);
+                   ASSERT_NE(across, nullptr);
+                   comm->reset();
+                   use(*mates, 30, 2);
+                   std::thread other([&] { use(*across, 30, 3); });
+                   use(*mates, 30, 4);
+                   other.join();
+                 });
+               for (std::thread& t : threads) t.join();
+               return {};
+             },
+             {}),
+         {});
+}
+
+}  // namespace rondo::testing

@@ -1,0 +1,13 @@
+// Split and finalize, with ranks as threads.
+// labels: unit tsan
+// timeout: 180
+#include "api/split_suite.h"
+
+namespace rondo::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Split, ::testing::Values(World::kThreads),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, Finalize, ::testing::Values(World::kThreads),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+}  // namespace rondo::testing
