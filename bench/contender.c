@@ -24,7 +24,7 @@ typedef struct {
   float* arena;
   uint64_t arena_bytes;
   unsigned phase; /* of the barrier */
-  int crowded;    /* more ranks than CPUs: waits yield the CPU */
+  int oversubscribed; /* more ranks than CPUs: waits yield the CPU */
 } bench_loop;
 
 typedef struct {
@@ -61,7 +61,7 @@ static void barrier(bench_loop* l, int quiet) {
       ++spins;
       if (quiet) {
         usleep(30);
-      } else if (l->crowded && spins > 20) {
+      } else if (l->oversubscribed && spins > 20) {
         sched_yield();
       } else {
         relax();
@@ -292,7 +292,7 @@ void bench_pin(int rank, int nranks) {
 
 int contender_run(const contender* self, const bench_options* options, bench_control* control) {
   bench_loop l = {.self = self, .options = options, .control = control};
-  l.crowded = self->nranks > num_cpus_at_start;
+  l.oversubscribed = self->nranks > num_cpus_at_start;
   l.arena_bytes = options->rotate_bytes;
   for (int p = 0; p < options->num_points; ++p)
     if (memory_bytes(options->points[p]) > l.arena_bytes) l.arena_bytes = memory_bytes(options->points[p]);

@@ -51,16 +51,16 @@ int bench_data_init(bench_data* data, int rank, int nranks) {
 /* A range of one buffer. */
 typedef struct {
   uint64_t first, elems;
-} stretch;
+} row_range;
 
-static stretch block_of(const bench_data* data, int rank, uint64_t count_elems) {
+static row_range block_of(const bench_data* data, int rank, uint64_t count_elems) {
   const uint64_t block = count_elems / (uint64_t)data->nranks;
-  return (stretch){block * (uint64_t)rank, block};
+  return (row_range){block * (uint64_t)rank, block};
 }
 
 /* This rank's input of the collective. */
-static stretch given(const bench_data* data, bench_collective collective, uint64_t count_elems) {
-  const stretch nothing = {0, 0}, all = {0, count_elems};
+static row_range given(const bench_data* data, bench_collective collective, uint64_t count_elems) {
+  const row_range nothing = {0, 0}, all = {0, count_elems};
   switch (collective) {
     case kBenchAllGather:
     case kBenchGather: return block_of(data, data->rank, count_elems);
@@ -73,7 +73,7 @@ static stretch given(const bench_data* data, bench_collective collective, uint64
 
 void bench_fill_exact(bench_data* data, bench_collective collective, const bench_memory* memory) {
   for (int i = 0; i < kPeriod; ++i) data->scratch[i] = -1;
-  const stretch mine = given(data, collective, memory->count_elems);
+  const row_range mine = given(data, collective, memory->count_elems);
   if (mine.elems < memory->count_elems) fill(memory->buffer, 0, memory->count_elems, data->scratch);
   if (collective == kBenchAllToAll) fill(memory->second, 0, memory->count_elems, data->scratch);
   fill(memory->buffer + mine.first, mine.first, mine.elems, values_of(data, data->rank));
@@ -104,16 +104,16 @@ static void expect_reduce_scatter(bench_data* data, const bench_expectation* wan
 }
 
 /* Checks one range: buffer[at..] holds table[first..]. Returns the wrong element's index, or -1. */
-static long long check(const float* buffer, uint64_t at, stretch want, const float* table) {
+static long long check(const float* buffer, uint64_t at, row_range want, const float* table) {
   const long long wrong = first_wrong(buffer + at, want.first, want.elems, table);
   return wrong < 0 ? -1 : wrong + (long long)at;
 }
 
 static long long check_sums(bench_data* data, const bench_expectation* want, const bench_memory* m) {
-  const stretch mine = block_of(data, data->rank, m->count_elems), all = {0, m->count_elems};
+  const row_range mine = block_of(data, data->rank, m->count_elems), all = {0, m->count_elems};
   if (want->collective == kBenchReduceScatter) {
     expect_reduce_scatter(data, want, mine.elems);
-    return check(m->buffer, want->rs_result_at_front ? 0 : mine.first, (stretch){0, mine.elems}, data->scratch);
+    return check(m->buffer, want->rs_result_at_front ? 0 : mine.first, (row_range){0, mine.elems}, data->scratch);
   }
   if (want->collective == kBenchReduce && data->rank != 0)
     return check(m->buffer, 0, all, values_of(data, data->rank)); /* only read */
@@ -128,12 +128,12 @@ static long long check_sums(bench_data* data, const bench_expectation* want, con
 
 /* For collectives that move blocks: the source rank of each of this rank's blocks, and its place in that buffer. */
 static long long check_blocks(bench_data* data, bench_collective collective, const bench_memory* m) {
-  const stretch mine = block_of(data, data->rank, m->count_elems);
+  const row_range mine = block_of(data, data->rank, m->count_elems);
   if (collective == kBenchScatter) return check(m->buffer, mine.first, mine, values_of(data, 0));
   if (collective == kBenchGather && data->rank != 0)
     return check(m->buffer, mine.first, mine, values_of(data, data->rank));
   for (int r = 0; r < data->nranks; ++r) {
-    const stretch block = block_of(data, r, m->count_elems);
+    const row_range block = block_of(data, r, m->count_elems);
     const long long wrong = collective == kBenchAllToAll ? check(m->second, block.first, mine, values_of(data, r))
                                                          : check(m->buffer, block.first, block, values_of(data, r));
     if (wrong >= 0) return wrong;
@@ -146,7 +146,7 @@ long long bench_first_wrong(bench_data* data, const bench_expectation* want, con
     case kBenchAllReduce:
     case kBenchReduceScatter:
     case kBenchReduce: return check_sums(data, want, memory);
-    case kBenchBroadcast: return check(memory->buffer, 0, (stretch){0, memory->count_elems}, values_of(data, 0));
+    case kBenchBroadcast: return check(memory->buffer, 0, (row_range){0, memory->count_elems}, values_of(data, 0));
     case kBenchBarrier: return -1;
     default: return check_blocks(data, want->collective, memory);
   }

@@ -65,11 +65,11 @@ int calibrate_network(const std::string& path, bool force) {
       std::printf("%d ranks on %d hosts, at most half a minute\n", comm.size(), hosts.num_hosts()), std::fflush(stdout);
     const std::vector<Observation> all = observe(comm);
     if (comm.rank() != 0) return 0;
-    const bool crowded = impl_of(comm).planner().settings().ranks_per_core > 1;
-    const CostVector before = crowded ? found.costs.crowded : found.costs.spread;
+    const bool oversubscribed = impl_of(comm).planner().settings().ranks_per_core > 1;
+    const CostVector before = oversubscribed ? found.costs.oversubscribed : found.costs.spread;
     const CostVector now = fit_constants(all, before, kFirstHostTerm);
     for (size_t t = kFirst; t < kNumCostTerms; ++t) {
-      found.costs.spread[t] = found.costs.crowded[t] = now[t];
+      found.costs.spread[t] = found.costs.oversubscribed[t] = now[t];
       fmt::print("{:<14}{:>9}{:>12.4g} before {:>10.4g}   {}\n", kCostTerms[t].name, kCostTerms[t].unit, now[t],
                  before[t], kCostTerms[t].summary);
     }

@@ -189,7 +189,7 @@ struct Timing {
 };
 
 struct Observations {
-  std::vector<Observation> spread, crowded;
+  std::vector<Observation> spread, oversubscribed;
   std::vector<Timing> timings;
 };
 
@@ -202,7 +202,7 @@ void read_observations(const std::string& path, Observations& to) {
     words >> t.nranks >> t.ranks_per_core >> t.bytes >> t.row >> t.form >> o.measured_ns;
     for (double& count : o.counts) words >> count;
     if (!words || !(o.measured_ns > 0)) fail_calibrate("a group of ranks wrote an invalid line: " + line);
-    (t.ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
+    (t.ranks_per_core > 1 ? to.oversubscribed : to.spread).push_back(o);
     to.timings.push_back(t);
   }
 }
@@ -279,7 +279,7 @@ void print_found(const Calibration& found, const Observations& o) {
   fmt::print("\n{:<18}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "", "", "a core each", "built in", "shared", "built in");
   for (size_t t = 0; t < kNumCostTerms; ++t)
     fmt::print("{:<18}{:>10}{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g}   {}\n", kCostTerms[t].name, kCostTerms[t].unit,
-               found.costs.spread[t], built_in.spread[t], found.costs.crowded[t], built_in.crowded[t],
+               found.costs.spread[t], built_in.spread[t], found.costs.oversubscribed[t], built_in.oversubscribed[t],
                kCostTerms[t].summary);
   auto line = [](std::string_view what, const std::vector<Observation>& all, const CostVector& before,
                  const CostVector& now) {
@@ -289,7 +289,7 @@ void print_found(const Calibration& found, const Observations& o) {
   };
   fmt::print("\n");
   line("a core each", o.spread, built_in.spread, found.costs.spread);
-  line("shared cores", o.crowded, built_in.crowded, found.costs.crowded);
+  line("shared cores", o.oversubscribed, built_in.oversubscribed, found.costs.oversubscribed);
 }
 
 void refuse_calibration(const std::string& why) {
@@ -313,12 +313,12 @@ int run(const CalibrateArgs& args) {
   if (!args.force) refuse_calibration(why_busy(cpus));  // work that began meanwhile
   Calibration found;
   found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
-  found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
+  found.costs.oversubscribed = fit_constants(all.oversubscribed, built_in_costs().oversubscribed);
   found.corrections = corrections_of(all.timings, found.costs);
   print_found(found, all);
   if (!args.force) {
     refuse_calibration(why_unfit("ranks with a core each", all.spread, found.costs.spread));
-    refuse_calibration(why_unfit("ranks that share cores", all.crowded, found.costs.crowded));
+    refuse_calibration(why_unfit("ranks that share cores", all.oversubscribed, found.costs.oversubscribed));
   }
   write_calibration(path, std::move(found));
   return 0;

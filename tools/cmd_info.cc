@@ -211,7 +211,7 @@ Status show_scene(const GpuScene& scene) {
   }
   section(scene.ranks.empty() ? "chosen, with one process on each device; bandwidths are expected, not measured"
                               : "chosen for these ranks; bandwidths are expected, not measured");
-  indented(describe_choices(scene, parse_wishes(settings.p2p_level, "")));
+  indented(describe_choices(scene, parse_preferences(settings.p2p_level, "")));
   return {};
 }
 

@@ -5,7 +5,7 @@
 #include "support/frame_relay.h"
 
 int main(int argc, char** argv) {
-  rondo::testing::RelayOptions options;
+  rondo::testing::ProxyOptions options;
   std::vector<std::string> interfaces;
   CLI::App app{"Forwards frames between network interfaces, late and not always; prints 'ready' when it does"};
   app.add_option("interfaces", interfaces, "two or more, in this network namespace")->required()->expected(2, 64);

@@ -33,7 +33,7 @@ void Crew::need(const Status& status) {
 }
 
 void Crew::line_up() {
-  const double end_ms = now_ms() + kPatienceS * 1e3;
+  const double end_ms = now_ms() + kDeadlineS * 1e3;
   const uint32_t turn = shared_.turns;
   if (shared_.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(nranks_)) {
     shared_.arrived = 0;
@@ -56,7 +56,7 @@ const UniqueId& Crew::agree_on_id() {
     shared_.id = *id;
     shared_.ids_made.fetch_add(1);
   }
-  const double end_ms = now_ms() + kPatienceS * 1e3;
+  const double end_ms = now_ms() + kDeadlineS * 1e3;
   while (shared_.ids_made != ids_seen_) {
     sched_yield();
     if (shared_.failed != 0 || now_ms() > end_ms) need(Status(StatusCode::kTimeout, "rank 0 made no id"));

@@ -16,7 +16,7 @@
 namespace rondo::bench {
 
 inline constexpr int kMaxRanks = 4096;
-inline constexpr double kPatienceS = 60;
+inline constexpr double kDeadlineS = 60;
 
 /// CLOCK_MONOTONIC, in ms.
 double now_ms();

@@ -153,17 +153,17 @@ double full_record_ns() {
 }
 
 double light_level_ns() {
-  auto board = std::make_unique<OperationBoard>();
-  std::memset(static_cast<void*>(board.get()), 0, sizeof *board);
+  auto page = std::make_unique<StatusPage>();
+  std::memset(static_cast<void*>(page.get()), 0, sizeof *page);
   const OperationShape shape;
   constexpr uint64_t kTimes = 4'000'000;
   std::vector<double> runs;
   for (int run = 0; run < 5; ++run) {
     const double begin_ns = now_ns();
     for (uint64_t i = 1; i <= kTimes; ++i) {
-      board->post(i, shape, 0);
+      page->post(i, shape, 0);
       asm volatile("" : : : "memory");
-      board->finish(i);
+      page->finish(i);
       asm volatile("" : : : "memory");
     }
     runs.push_back((now_ns() - begin_ns) / kTimes);

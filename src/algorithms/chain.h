@@ -40,21 +40,21 @@ struct ChainLink {
 
  private:
   // The root's local peers come first if data flows from the root, and last if it flows to the root. Hop 0 is the root.
-  int first_mate() const { return to == To::kAll ? 1 : hosts.nranks() - num_mates(); }
-  int first_other() const { return to == To::kAll ? 1 + num_mates() : 1; }
-  int num_mates() const { return hosts.num_ranks(hosts.host(root)) - 1; }
-  int end_of_home() const { return hosts.position(root) - hosts.local(root) + num_mates() + 1; }
+  int first_local_peer() const { return to == To::kAll ? 1 : hosts.nranks() - num_local_peers(); }
+  int first_other() const { return to == To::kAll ? 1 + num_local_peers() : 1; }
+  int num_local_peers() const { return hosts.num_ranks(hosts.host(root)) - 1; }
+  int end_of_home() const { return hosts.position(root) - hosts.local(root) + num_local_peers() + 1; }
   int hops_of(Rank r) const {
     if (r == root) return 0;
     if (!hosts.same_host(r, root))
       return first_other() + (hosts.position(r) - end_of_home() + hosts.nranks()) % hosts.nranks();
-    return first_mate() + (hosts.local(r) - hosts.local(root) + num_mates()) % (num_mates() + 1);
+    return first_local_peer() + (hosts.local(r) - hosts.local(root) + num_local_peers()) % (num_local_peers() + 1);
   }
   Rank rank_at(int hop) const {
     const int n = hosts.nranks(), h = (hop + n) % n;
     if (h == 0) return root;
-    if (h >= first_mate() && h < first_mate() + num_mates())
-      return hosts.rank(hosts.host(root), (hosts.local(root) + 1 + h - first_mate()) % (num_mates() + 1));
+    if (h >= first_local_peer() && h < first_local_peer() + num_local_peers())
+      return hosts.rank(hosts.host(root), (hosts.local(root) + 1 + h - first_local_peer()) % (num_local_peers() + 1));
     return hosts.rank_at((end_of_home() + h - first_other()) % n);
   }
 };

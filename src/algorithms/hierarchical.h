@@ -38,7 +38,7 @@ namespace rondo::algorithms {
 
 /// Sends chunks to their agents on this host; lane 0.
 template <class P>
-void give_to_mates(P& p, const TwoLevels& self) {
+void give_to_local_peers(P& p, const TwoLevels& self) {
   self.for_all_chunks(TwoLevels::Home::kLast, [&](int home, int i) {
     if (self.is_mine(home, i)) return;
     p.send(in(self.chunk(home, i)),
@@ -50,7 +50,7 @@ void give_to_mates(P& p, const TwoLevels& self) {
 /// order)`.
 template <class P, class Complete>
 void sum_across(P& p, const TwoLevels& self, Complete complete) {
-  const PortSet away = self.from_mates(TwoLevels::kGiveAway), here = self.from_mates(TwoLevels::kGive);
+  const PortSet away = self.from_local_peers(TwoLevels::kGiveAway), here = self.from_local_peers(TwoLevels::kGive);
   self.for_all_chunks(TwoLevels::Home::kLast, [&](int home, int i) {
     if (!self.is_mine(home, i)) return;
     if (home == self.host) {
@@ -68,19 +68,19 @@ void sum_across(P& p, const TwoLevels& self, Complete complete) {
 
 /// The receivers of a complete chunk of this host.
 inline PortSet to_all(const TwoLevels& self, int i) {
-  return self.other_agents(self.host, i, TwoLevels::kComplete) + self.to_mates(TwoLevels::kComplete);
+  return self.other_agents(self.host, i, TwoLevels::kComplete) + self.to_local_peers(TwoLevels::kComplete);
 }
 
 /// Receives the other hosts' complete chunks and passes them to local peers; receives the chunks of local peers.
 template <class P>
 void spread(P& p, const TwoLevels& self, int pass, int take) {
-  const PortSet mates = self.to_mates(TwoLevels::kPassedOn);
+  const PortSet local_peers = self.to_local_peers(TwoLevels::kPassedOn);
   p.lane(pass);
   self.for_all_chunks(TwoLevels::Home::kFirst, [&](int home, int i) {
     if (home == self.host || !self.is_mine(home, i)) return;
     const PortSet from{{self.agent(home, home, i), TwoLevels::kComplete}};
-    if (mates.empty()) p.recv(from, out(self.chunk(home, i)));
-    else p.recv_copy_send(from, out(self.chunk(home, i)), mates);
+    if (local_peers.empty()) p.recv(from, out(self.chunk(home, i)));
+    else p.recv_copy_send(from, out(self.chunk(home, i)), local_peers);
   });
 
   p.lane(take);
@@ -97,7 +97,7 @@ void hierarchical_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
   p.chunks(self.num_chunks(), self.num_chunks());
   p.lane(0);
   if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
-  give_to_mates(p, self);
+  give_to_local_peers(p, self);
   sum_across(p, self, [&](const PortSet& from, int i, Order order) {
     const int c = self.chunk(self.host, i);
     p.recv_reduce_copy_send(from, in(c), out(c), to_all(self, i), order, Sum::kFinal);
@@ -111,7 +111,7 @@ void hierarchical_reduce_scatter(P& p, Rank rank, const HostLayout& hosts) {
   p.chunks(self.num_chunks(), 1);
   p.lane(0);
   if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
-  give_to_mates(p, self);
+  give_to_local_peers(p, self);
   sum_across(p, self, [&](const PortSet& from, int, Order order) {
     p.recv_reduce_copy(from, in(rank), out(0), order, Sum::kFinal);
   });
@@ -133,7 +133,7 @@ void hierarchical_one_shot_all_reduce(P& p, Rank rank, const HostLayout& hosts) 
   const TwoLevels self(rank, hosts, TwoLevels::Cut::kShared);
   const int n = self.num_chunks();
   const auto [first, last] = self.mine(0);
-  const bool alone = self.num_mates == 0;  // the host's sum is its one rank's input
+  const bool alone = self.num_local_peers == 0;  // the host's sum is its one rank's input
   p.chunks(n, n, n);
   p.lane(0);
   if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
@@ -141,15 +141,15 @@ void hierarchical_one_shot_all_reduce(P& p, Rank rank, const HostLayout& hosts) 
     if (!self.is_mine(0, i)) p.send(in(i), {{self.agent(self.host, 0, i), TwoLevels::kGiveAway}});
 
   p.lane(1);
-  const PortSet mates = self.from_mates(TwoLevels::kGiveAway);
+  const PortSet local_peers = self.from_local_peers(TwoLevels::kGiveAway);
   for (int i = first; i < last; ++i) {
     const PortSet others = self.other_agents(0, i, TwoLevels::kSum);
     if (alone) p.send(in(i), others);
     else if (!others.empty())
-      p.recv_reduce_copy_send(mates, in(i), scratch(i), others, own_after(self.local), Sum::kPartial);
+      p.recv_reduce_copy_send(local_peers, in(i), scratch(i), others, own_after(self.local), Sum::kPartial);
     else
-      p.recv_reduce_copy_send(mates, in(i), out(i), self.to_mates(TwoLevels::kComplete), own_after(self.local),
-                              Sum::kFinal);
+      p.recv_reduce_copy_send(local_peers, in(i), out(i), self.to_local_peers(TwoLevels::kComplete),
+                              own_after(self.local), Sum::kFinal);
   }
 
   p.lane(2);
@@ -158,8 +158,8 @@ void hierarchical_one_shot_all_reduce(P& p, Rank rank, const HostLayout& hosts) 
     p.wait(1, i - first);
     if (alone) p.recv_reduce_copy(others, in(i), out(i), own_after(self.host), Sum::kFinal);
     else
-      p.recv_reduce_copy_send(others, scratch(i), out(i), self.to_mates(TwoLevels::kComplete), own_after(self.host),
-                              Sum::kFinal);
+      p.recv_reduce_copy_send(others, scratch(i), out(i), self.to_local_peers(TwoLevels::kComplete),
+                              own_after(self.host), Sum::kFinal);
   }
 
   p.lane(3);

@@ -31,7 +31,7 @@ void hierarchical_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root)
     const bool agent = self.agent(self.host, 0, i) == rank;
     const PortSet across = agent ? self.other_agents(0, i, TwoLevels::kComplete) : PortSet();
     if (rank == root) {
-      const PortSet to = across + self.to_mates(TwoLevels::kComplete);
+      const PortSet to = across + self.to_local_peers(TwoLevels::kComplete);
       if (to.empty()) p.copy(in(i), out(i));
       else p.copy_send(in(i), out(i), to);
     } else if (self.host == home) {
@@ -39,9 +39,10 @@ void hierarchical_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root)
       if (across.empty()) p.recv(from, out(i));
       else p.recv_copy_send(from, out(i), across);
     } else if (agent) {
-      const PortSet from{{self.agent(home, 0, i), TwoLevels::kComplete}}, mates = self.to_mates(TwoLevels::kPassedOn);
-      if (mates.empty()) p.recv(from, out(i));
-      else p.recv_copy_send(from, out(i), mates);
+      const PortSet from{{self.agent(home, 0, i), TwoLevels::kComplete}},
+          local_peers = self.to_local_peers(TwoLevels::kPassedOn);
+      if (local_peers.empty()) p.recv(from, out(i));
+      else p.recv_copy_send(from, out(i), local_peers);
     }
   }
   if (self.host == home) return;
@@ -66,7 +67,7 @@ void hierarchical_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
     PortSet from;
     if (self.host == home) from = self.other_agents(0, i, TwoLevels::kSum);
     const Order order = own_after(static_cast<int>(from.size()) + self.local);
-    from = from + self.from_mates(TwoLevels::kGive);
+    from = from + self.from_local_peers(TwoLevels::kGive);
     const PortSet across{{self.agent(home, 0, i), TwoLevels::kSum}};
     if (rank == root) p.recv_reduce_copy(from, in(i), out(i), order, Sum::kFinal);
     else if (self.host == home) p.recv_reduce_send(from, in(i), {{root, TwoLevels::kComplete}}, order, Sum::kFinal);

@@ -42,7 +42,7 @@ int64_t busiest(const HostLayout& hosts, TwoLevels::Cut cut, Count count) {
 }
 
 int64_t given(const TwoLevels& self) {
-  if (self.num_mates == 0) return 0;
+  if (self.num_local_peers == 0) return 0;
   int64_t mine = 0;
   for (int home = 0; home < (self.cut == TwoLevels::Cut::kShared ? 1 : self.num_hosts); ++home)
     mine += self.mine(home).size();
@@ -55,7 +55,7 @@ int64_t mine_of_others(const TwoLevels& self) {
   return mine;
 }
 int64_t spread_chunks(const TwoLevels& self) {
-  const int inside = std::min(1, self.num_mates);
+  const int inside = std::min(1, self.num_local_peers);
   return self.mine(self.host).size() * (self.num_hosts - 1 + inside) + mine_of_others(self) * inside;
 }
 
@@ -82,8 +82,8 @@ RootedTreeCost rooted_tree_on_hosts(const HostLayout& hosts) {
     for (int h = 0; h < m; ++h) depths[tree].push_back(tree_depth(hosts.num_ranks(h), tree));
   for (int home = 0; home < m; ++home) {
     for (int tree = 0; tree < 2; ++tree) {
-      if (const int mates = hosts.num_ranks(home) - 1; mates > 0)
-        cost.steps = std::max<int64_t>(cost.steps, 1 + tree_depth(mates, tree));
+      if (const int local_peers = hosts.num_ranks(home) - 1; local_peers > 0)
+        cost.steps = std::max<int64_t>(cost.steps, 1 + tree_depth(local_peers, tree));
       for (int v = 0; v < m - 1; ++v) {
         int hops = 1;
         for (int up = TreeNode(v, m - 1, tree).parent; up >= 0; up = TreeNode(up, m - 1, tree).parent) ++hops;
@@ -192,7 +192,7 @@ Cost hierarchical_one_shot_cost(const HostLayout& hosts) {
                   }),
           busiest(hosts, TwoLevels::Cut::kShared,
                   [](const TwoLevels& self) {
-                    return given(self) + self.mine(0).size() * (self.num_hosts - 1 + std::min(1, self.num_mates));
+                    return given(self) + self.mine(0).size() * (self.num_hosts - 1 + std::min(1, self.num_local_peers));
                   }),
           any.num_chunks(), across};
 }
@@ -204,7 +204,7 @@ Cost hierarchical_broadcast_cost(const HostLayout& hosts) {
   return {longest(hosts, [&](int home) { return inside(hosts, home) + across * (1 + inside_others(hosts, home)); }),
           busiest(hosts, TwoLevels::Cut::kFew,
                   [](const TwoLevels& self) {
-                    return self.each * std::min(1, self.num_mates) + self.mine(0).size() * (self.num_hosts - 1);
+                    return self.each * std::min(1, self.num_local_peers) + self.mine(0).size() * (self.num_hosts - 1);
                   }),
           any.num_chunks(), across};
 }

@@ -54,8 +54,8 @@ struct RootedNode {
   static PortSet tops(const HostLayout& hosts, Rank root, int tree) {
     RootedNode self(hosts, root, tree);
     PortSet ports;
-    const int mates = hosts.num_ranks(self.home_) - 1, others = hosts.num_hosts() - 1;
-    if (mates > 0) ports.push_back({self.mate(TreeNode::top(mates, tree)), self.tag_});
+    const int local_peers = hosts.num_ranks(self.home_) - 1, others = hosts.num_hosts() - 1;
+    if (local_peers > 0) ports.push_back({self.mate(TreeNode::top(local_peers, tree)), self.tag_});
     if (others > 0) ports.push_back({self.top_of_host(TreeNode::top(others, tree)), self.tag_});
     return ports;
   }

@@ -36,13 +36,13 @@ struct TwoLevels {
         num_hosts(layout.num_hosts()),
         host(layout.host(r)),
         local(layout.local(r)),
-        num_mates(layout.num_ranks(host) - 1),
+        num_local_peers(layout.num_ranks(host) - 1),
         each(std::min(even_chunks(layout), how == Cut::kFew ? kFewChunks : 65535)) {}
   Rank rank;
   const HostLayout& hosts;
   Cut cut;
   int num_hosts, host, local;
-  int num_mates;  // the other ranks of this host
+  int num_local_peers;  // the other ranks of this host
   int each;       // chunks of each host, unless kByRank
 
   static constexpr int kFewChunks = 8;
@@ -66,7 +66,7 @@ struct TwoLevels {
     int size() const { return last - first; }
   };
   Block block(int home, int l) const {
-    const int64_t n = chunks_of(home), ranks = num_mates + 1;
+    const int64_t n = chunks_of(home), ranks = num_local_peers + 1;
     return {static_cast<int>((l * n + ranks - 1) / ranks), static_cast<int>(((l + 1) * n + ranks - 1) / ranks)};
   }
   Block mine(int home) const { return block(home, local); }
@@ -91,9 +91,9 @@ struct TwoLevels {
   int before(int back) const { return (host + num_hosts - back) % num_hosts; }
 
   /// From each local peer.
-  PortSet from_mates(uint16_t tag) const { return mates(tag, kUnicast); }
+  PortSet from_local_peers(uint16_t tag) const { return local_peers(tag, kUnicast); }
   /// To all local peers, written once. As a receive set: the message of each of them.
-  PortSet to_mates(uint16_t tag) const { return mates(tag, kGroupHost); }
+  PortSet to_local_peers(uint16_t tag) const { return local_peers(tag, kGroupHost); }
   /// The agents of a chunk on all other hosts, by ascending host.
   PortSet other_agents(int home, int i, uint16_t tag) const {
     PortSet ports;
@@ -103,9 +103,9 @@ struct TwoLevels {
   }
 
  private:
-  PortSet mates(uint16_t tag, uint16_t group) const {
+  PortSet local_peers(uint16_t tag, uint16_t group) const {
     PortSet ports;
-    for (int l = 0; l <= num_mates; ++l)
+    for (int l = 0; l <= num_local_peers; ++l)
       if (l != local) ports.push_back({hosts.rank(host, l), tag, group});
     return ports;
   }

@@ -86,9 +86,10 @@ class CommunicatorImpl {
   Status finalize();
 
  private:
-  struct Wish;  // a rank's request for a new communicator (wish.h)
+  struct ResizeRequest;  // a rank's request for a new communicator (preference.h)
   /// Exchanges the requests. `abort` is the token of the current call, which may differ from this communicator's.
-  Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
+  Expected<std::vector<ResizeRequest>> gather_requests(const ResizeRequest& mine,
+                                                       const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
   /// Marks this new communicator as unusable. Peers get `why` when it is destroyed.
   void give_up(const Status& why);
@@ -110,7 +111,7 @@ class CommunicatorImpl {
   const uint64_t deadline_ns_;
   std::mutex control_mutex_;  // held by a call that uses the control plane
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
-  std::optional<AbortToken> abort_, wish_abort_;  // this communicator's; that of a running gather_wishes()
+  std::optional<AbortToken> abort_, request_abort_;  // this communicator's; that of a running gather_preferences()
   TransportDecorator decorate_;
   std::optional<Binding> binding_;  // of its threads
   std::atomic<bool> finalized_{false};

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "api/process_control.h"
-#include "api/wish.h"
+#include "api/resize_request.h"
 #include "bootstrap/rendezvous.h"
 
 namespace rondo {
@@ -13,7 +13,7 @@ namespace rondo {
 Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nranks, const UniqueId* id,
                                                                    const Config& config) {
   const std::lock_guard guard(control_mutex_);
-  Wish mine{Wish::Kind::kGrow, new_nranks, 0, {}, ready()};
+  ResizeRequest mine{ResizeRequest::Kind::kGrow, new_nranks, 0, {}, ready()};
   auto options = child_options(config);
   if (mine.status.ok()) mine.status = options.status();
   if (mine.status.ok() && new_nranks <= nranks_)
@@ -23,15 +23,16 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   if (mine.status.ok() && rank_ == 0 && id == nullptr)
     mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
   if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
-  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
+  RONDO_TRY_ASSIGN(const std::vector<ResizeRequest> requests,
+                   gather_requests(mine, options.ok() ? options->abort : abort_));
   for (Rank r = 0; r < nranks_; ++r)
-    if (wishes[static_cast<size_t>(r)].first != new_nranks)
+    if (requests[static_cast<size_t>(r)].first != new_nranks)
       return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
-                                                       wishes[static_cast<size_t>(r)].first));
+                                                       requests[static_cast<size_t>(r)].first));
   UniqueId common = {};
-  if (wishes[0].bytes.size() != sizeof common.bytes)
+  if (requests[0].bytes.size() != sizeof common.bytes)
     return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
-  std::memcpy(common.bytes, wishes[0].bytes.data(), sizeof common.bytes);
+  std::memcpy(common.bytes, requests[0].bytes.data(), sizeof common.bytes);
   // Stops waiting for the new ranks if a rank of this communicator is gone.
   auto made = join_communicator("grow", new_nranks, common, rank_, *options, [this]() -> Status {
     RONDO_TRY(interrupted());

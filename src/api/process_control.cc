@@ -24,10 +24,10 @@ namespace {
 BootstrapOptions listening(const ChildOptions& options, std::function<Status()> look, Status* heard) {
   static constexpr auto kPause = std::chrono::milliseconds(10);
   BootstrapOptions how = bootstrap_options(options);
-  how.interrupt = [look = std::move(look), heard, next = Patience::Clock::now() + kPause]() mutable -> Status {
-    if (!heard->ok() || Patience::Clock::now() < next) return *heard;
+  how.interrupt = [look = std::move(look), heard, next = Deadline::Clock::now() + kPause]() mutable -> Status {
+    if (!heard->ok() || Deadline::Clock::now() < next) return *heard;
     *heard = look();
-    next = Patience::Clock::now() + kPause;
+    next = Deadline::Clock::now() + kPause;
     return *heard;
   };
   return how;
@@ -148,7 +148,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     spin.pauses = std::min(spin.pauses, kPassesOverWire);
     spin.callers_compete = false;
   }
-  if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // the same number of ranks on each core
+  if (spin.oversubscribed) go_to_cpu(nth_cpu(machines.local(rank)));  // the same number of ranks on each core
   else if (const auto place = place_among_hosts(all, machines, rank); place && !inherited.binding)
     go_to_cpu(spin.home_cpu = nth_cpu(*place));
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,

@@ -1,9 +1,9 @@
-// Splitting a communicator, and the exchange of requests (wish.h), which split and grow share.
+// Splitting a communicator, and the exchange of requests (preference.h), which split and grow share.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "api/wish.h"
+#include "api/resize_request.h"
 #include "base/wire.h"
 #include "device/device_side.h"
 
@@ -24,7 +24,7 @@ void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const
 }
 
 Status CommunicatorImpl::interrupted() const {
-  for (const std::optional<AbortToken>* token : {&abort_, &wish_abort_})
+  for (const std::optional<AbortToken>* token : {&abort_, &request_abort_})
     if (*token && (*token)->raised()) return Status(StatusCode::kAborted, "aborted while making a communicator");
   if (const auto by = transport_->aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {} aborted the communicator", *by));
@@ -46,21 +46,21 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
   return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device, binding_};
 }
 
-Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,
-                                                                              const std::optional<AbortToken>& abort) {
+Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_requests(
+    const ResizeRequest& mine, const std::optional<AbortToken>& abort) {
   wire::Writer w;
   w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
   w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());
   std::vector<std::string> all;
-  wish_abort_ = abort;
+  request_abort_ = abort;
   const Status gathered = control_->gather(w.bytes(), &all);
-  wish_abort_.reset();
+  request_abort_.reset();
   RONDO_TRY(in_call(name_of(static_cast<uint8_t>(mine.kind)), gathered));
-  std::vector<Wish> wishes;
+  std::vector<ResizeRequest> requests;
   for (size_t r = 0; r < all.size(); ++r) {
     wire::Reader reader(all[r]);
-    Wish theirs;
-    theirs.kind = static_cast<Wish::Kind>(reader.get<uint8_t>());
+    ResizeRequest theirs;
+    theirs.kind = static_cast<ResizeRequest::Kind>(reader.get<uint8_t>());
     theirs.first = reader.get<int64_t>();
     theirs.second = reader.get<int64_t>();
     theirs.bytes = reader.str();
@@ -74,25 +74,26 @@ Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(co
       theirs.status = status_from_peer(code, static_cast<Rank>(r) == rank_ ? std::string(why)
                                                                  : fmt::format("rank {} cannot {}: {}", r,
                                                                                name_of(all[r][0]), why));
-    wishes.push_back(std::move(theirs));
+    requests.push_back(std::move(theirs));
   }
-  RONDO_TRY(wishes[static_cast<size_t>(rank_)].status);
-  for (const Wish& wish : wishes) RONDO_TRY(wish.status);
-  return wishes;
+  RONDO_TRY(requests[static_cast<size_t>(rank_)].status);
+  for (const ResizeRequest& request : requests) RONDO_TRY(request.status);
+  return requests;
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, int key, const Config& config) {
   const std::lock_guard guard(control_mutex_);
-  Wish mine{Wish::Kind::kSplit, std::max(colour, kNoColour), key, {}, ready()};
+  ResizeRequest mine{ResizeRequest::Kind::kSplit, std::max(colour, kNoColour), key, {}, ready()};
   auto options = child_options(config);
   if (mine.status.ok()) mine.status = options.status();
-  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
+  RONDO_TRY_ASSIGN(const std::vector<ResizeRequest> requests,
+                   gather_requests(mine, options.ok() ? options->abort : abort_));
 
   std::vector<Rank> members;
   for (Rank r = 0; r < nranks_ && colour >= 0; ++r)
-    if (wishes[static_cast<size_t>(r)].first == colour) members.push_back(r);
+    if (requests[static_cast<size_t>(r)].first == colour) members.push_back(r);
   std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
-    return wishes[static_cast<size_t>(a)].second < wishes[static_cast<size_t>(b)].second;
+    return requests[static_cast<size_t>(a)].second < requests[static_cast<size_t>(b)].second;
   });
   auto made = control_->make_child(members, *options);
   const Status outcome = in_call("split", control_->commit(made.status(), *options));

@@ -32,9 +32,9 @@ Status ThreadMeeting::close(Status why) {
 Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
                                const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing) {
   while (!done()) {
-    changed_.wait_for(lock, std::chrono::milliseconds(std::max(1, wait.patience.slice_ms())));
+    changed_.wait_for(lock, std::chrono::milliseconds(std::max(1, wait.deadline.slice_ms())));
     if (done()) break;
-    Status s = wait.patience.check(what);
+    Status s = wait.deadline.check(what);
     if (s.ok() && wait.interrupt) s = wait.interrupt();
     if (!s.ok())
       return Status(s.code(), fmt::format("rank {} {}, waiting for {}", rank, s.message(), list_ranks(missing())));
@@ -90,12 +90,12 @@ void ThreadMeeting::leave(Rank rank, const Status& cause) {
 
 ThreadMeeting::Wait ThreadControl::wait(const ChildOptions& options, bool interruptible) const {
   const std::optional<AbortToken>& token = options.abort;
-  return {Patience(options.settings.init_timeout_s, token ? token->flag() : nullptr),
+  return {Deadline(options.settings.init_timeout_s, token ? token->flag() : nullptr),
           interruptible ? interrupt_ : std::function<Status()>()};
 }
 
 Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* all) {
-  const ThreadMeeting::Wait how{Patience(deadline_s_, abort_ ? abort_->flag() : nullptr), interrupt_};
+  const ThreadMeeting::Wait how{Deadline(deadline_s_, abort_ ? abort_->flag() : nullptr), interrupt_};
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, {std::string(mine), nullptr}, how));
   all->clear();
   for (const ThreadMeeting::Offer& o : *offers) all->push_back(o.bytes);

@@ -38,7 +38,7 @@ class ThreadMeeting {
   using Offers = std::shared_ptr<const std::vector<Offer>>;
   /// The limits of a wait: deadline, abort flag and interrupt.
   struct Wait {
-    Patience patience;
+    Deadline deadline;
     std::function<Status()> interrupt;
   };
   explicit ThreadMeeting(int nranks)

@@ -7,7 +7,7 @@
 //     std::optional<PeerInfo> peer = decode<PeerInfo>(bytes);     nothing: damaged, cut off, or too long
 //
 // The decoder never reads beyond its bytes, and allocates nothing by a count that the bytes left cannot hold: after an
-// overrun every value is zero or empty and ok() is false. What it decodes may come from a stranger.
+// overrun every value is zero or empty and ok() is false. What it decodes may come from a unauthenticated connection.
 //
 // Thread safety: values.
 #pragma once

@@ -37,7 +37,7 @@ namespace rondo {
 
 constexpr size_t kMaxPending = 64;      // of a listener, in addition to the ranks that have not joined yet
 constexpr int kMaxAcceptsAtOnce = 256;  // before the pending connections are served again
-constexpr auto kPendingPatience = std::chrono::seconds(5);
+constexpr auto kPendingDeadline = std::chrono::seconds(5);
 constexpr int kMaxRefusalsLogged = 8;
 
 /// Returns a hash of a connection's source (its address without the port, or its process) from accept_one()'s text.
@@ -124,7 +124,7 @@ class Acceptor {
     drop_ended();
   }
   /// Serves the pending connections and accepts new ones, without blocking. Closes connections that are silent for
-  /// kPendingPatience. Errors: kSystem if this process has no descriptors left (the text names no rank).
+  /// kPendingDeadline. Errors: kSystem if this process has no descriptors left (the text names no rank).
   Status look() {
     epoll_event events[64];
     const int n = ::epoll_wait(event_fd_.get(), events, 64, 0);
@@ -137,7 +137,7 @@ class Acceptor {
     }
     const auto now = std::chrono::steady_clock::now();
     for (Connection& c : pending_)  // a connection that has greeted may be a rank that waits for a core
-      if (make_ && !c.has_greeted() && now - c.since > kPendingPatience) end(c);
+      if (make_ && !c.has_greeted() && now - c.since > kPendingDeadline) end(c);
     drop_ended();
     for (const Listener* l : ready) RONDO_TRY(accept_from(*l));
     return {};

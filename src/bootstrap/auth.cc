@@ -210,10 +210,10 @@ ClientHandshake::State ClientHandshake::shake_hands(int fd) {
   return *done ? State::kAccepted : State::kUnderWay;
 }
 
-Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience) {
+Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Deadline& deadline) {
   for (auto state = handshake.start(fd); state != ClientHandshake::State::kAccepted; state = handshake.advance(fd)) {
     if (state == ClientHandshake::State::kFailed) return handshake.status();
-    RONDO_TRY(patience.wait_ready(fd, POLLIN, "waiting for the other side's part of the handshake"));
+    RONDO_TRY(deadline.wait_ready(fd, POLLIN, "waiting for the other side's part of the handshake"));
   }
   return handshake.take_session();
 }

@@ -96,7 +96,7 @@ class ClientHandshake {
 };
 
 /// Runs the client's side and blocks until it has ended. Errors: those of ClientHandshake, kTimeout, kAborted.
-Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience);
+Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Deadline& deadline);
 
 /// The server's side. It never blocks. Call advance() whenever the socket is readable.
 class ServerHandshake {

@@ -112,13 +112,13 @@ Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
   for (size_t i = 0; i < ranks.size(); i += row)
     if (i != first) heads.push_back(ranks[i]);
 
-  const Patience& patience = what.patience;
-  const Patience a_step_later = patience.extended(are_few ? 0 : kGraceS),
-                 two_steps_later = patience.extended(2 * kGraceS);
+  const Deadline& deadline = what.deadline;
+  const Deadline a_step_later = deadline.extended(are_few ? 0 : kGraceS),
+                 two_steps_later = deadline.extended(2 * kGraceS);
   if (self != first) {
     RONDO_TRY(pass_bundle(what, {rank_}, {{mine[0]}, {mine[0]}, &two_steps_later}, got));
   } else {
-    RONDO_TRY(pass_bundle(what, {}, {{}, others, &patience}, got));
+    RONDO_TRY(pass_bundle(what, {}, {{}, others, &deadline}, got));
     RONDO_TRY(pass_bundle(what, mine, {heads, heads, &a_step_later}, got));
     RONDO_TRY(pass_bundle(what, ranks, {others, {}, &two_steps_later}, got));
   }
@@ -148,7 +148,7 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
   for (const Rank r : how.to)
     for (const BundleFrame& f : frames) links_[r]->queue(what.kind, what.sequence, f.payload, f.descriptors);
 
-  Awaited awaited{what.kind, what.sequence, how.to, how.from, how.patience};
+  Awaited awaited{what.kind, what.sequence, how.to, how.from, how.deadline};
   std::vector<Frame> came;
   do {
     RONDO_TRY(receive(awaited, &came));
@@ -175,11 +175,11 @@ std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms, st
   fds.push_back({watch_.get(), POLLIN, 0});
   for (const Rank r : *unflushed) fds.push_back({links_[index(r)]->fd(), POLLOUT, 0});
   const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
-  const bool news = fds[num_also].revents != 0;
+  const bool events = fds[num_also].revents != 0;
   if (also != nullptr) also->assign(fds.begin(), fds.begin() + static_cast<ptrdiff_t>(num_also));
   const size_t before = unflushed->size();
   std::erase_if(*unflushed, [this](Rank r) { return links_[index(r)]->flush(); });
-  return look(num_ready > 0 && !news && before != 0 && unflushed->size() == before ? kPauseMs : 0);
+  return look(num_ready > 0 && !events && before != 0 && unflushed->size() == before ? kPauseMs : 0);
 }
 
 // Returns when all frames are sent and each awaited rank's frame has arrived. Sending and receiving progress together,
@@ -198,7 +198,7 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   for (Rank r = 0; r < nranks(); ++r)
     if (links_[index(r)]) RONDO_TRY(heard_of_giving_up(what, r));
   while (!open.empty() || !unflushed.empty()) {
-    for (const Rank r : hear(&unflushed, what.patience->slice_ms(), nullptr)) {
+    for (const Rank r : hear(&unflushed, what.deadline->slice_ms(), nullptr)) {
       if (const auto place = std::find(open.begin(), open.end(), r); place != open.end()) {
         RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
         if (!have) continue;
@@ -206,7 +206,7 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
       }
       RONDO_TRY(heard_of_giving_up(what, r));  // a rank may send its frame and later give up because of another rank
     }
-    Status s = what.patience->check(fmt::format("running {} #{}", frame_name(what.kind), what.sequence));
+    Status s = what.deadline->check(fmt::format("running {} #{}", frame_name(what.kind), what.sequence));
     if (s.ok() && interrupt_) s = interrupt_();
     if (s.ok() || (open.empty() && unflushed.empty())) continue;
     Status failed(s.code(), fmt::format("rank {} {}, waiting for {}", rank_, s.message(),

@@ -49,7 +49,7 @@ Expected<rondo_unique_id> make_unique_id() {
 
 // Connects to the ranks that use the same unique id.
 Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
-  const Patience patience(options_.deadline_s, options_.abort);
+  const Deadline deadline(options_.deadline_s, options_.abort);
   auto of_this_rank = [this](const Status& s) {
     return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
   };
@@ -63,14 +63,14 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Sta
     port_.take_in(nranks);
     return interrupt ? interrupt() : Status();
   };
-  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, between_looks));
+  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, deadline, between_looks));
   return connect(std::move(met), id.secret, interrupt);
 }
 
 // Connects to the ranks at the ports in `met`.
 Status Bootstrap::connect(Met met, const Secret& secret, const std::function<Status()>& interrupt) {
-  const Patience patience(options_.deadline_s, options_.abort);
-  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &secret, &met, interrupt}, port_, patience));
+  const Deadline deadline(options_.deadline_s, options_.abort);
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &secret, &met, interrupt}, port_, deadline));
   if (met.root) {
     met.root->queue(FrameKind::kMeshed, 0, nullptr);
     met.root->flush();
@@ -95,10 +95,10 @@ Status Bootstrap::connect(Met met, const Secret& secret, const std::function<Sta
     interrupt_ = std::move(later);
     RONDO_TRY(learnt);
   }
-  return start_news();
+  return start_events();
 }
 
-Bootstrap::~Bootstrap() { stop_news(); }
+Bootstrap::~Bootstrap() { stop_events(); }
 
 Status Bootstrap::watch() {
   watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
@@ -141,7 +141,7 @@ std::vector<Rank> Bootstrap::look(int slice_ms) {
     judge(peer, process_ended);
     heard.push_back(peer);
   }
-  send_news();
+  send_events();
   return heard;
 }
 
@@ -248,7 +248,7 @@ std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& wh
 }
 
 Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all,
-                         const Patience& patience) {
+                         const Deadline& deadline) {
   if (mine.size() > kMaxBlobBytes)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
@@ -261,7 +261,7 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
                       {},
                       [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
                       sequence,
-                      patience},
+                      deadline},
                      &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
@@ -273,7 +273,7 @@ Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<st
   const Call call(*this);
   std::vector<Frame> got;
   RONDO_TRY(exchange({FrameKind::kDescriptors, nullptr, mine, [this](Rank r) { return same_host(r); }, ++host_sequence_,
-                      Patience(options_.deadline_s, options_.abort)},
+                      Deadline(options_.deadline_s, options_.abort)},
                      &got));
   all->assign(peers_.size(), {});
   for (size_t r = 0; r < got.size(); ++r)

@@ -12,7 +12,7 @@
 //        `------tcp---- rank 2
 //
 // Cost: nranks-1 sockets for each rank, and one pidfd for each local peer in another process. With more than
-// kMostFullMesh (64) ranks: about 2 sqrt(nranks) of each, and one thread that forwards membership events (news.cc).
+// kMostFullMesh (64) ranks: about 2 sqrt(nranks) of each, and one thread that forwards membership events (membership events.cc).
 // In a collective call each rank sends nranks-1 messages; with 17 or more ranks, all ranks together send 3 nranks
 // (block_exchange.cc). This is not a data path: payloads are a few KiB. Links are authenticated when they are made.
 // Only TCP links are encrypted, and only if encryption is on (bootstrap/link.h).
@@ -21,7 +21,7 @@
 // lost that the wait needs. The error names the ranks. With 17 or more ranks, a rank that waits for a row's first rank
 // waits up to 2 s longer, because the first rank can report which rank is missing.
 //
-// bootstrap.cc has the collective calls and detects deaths, news.cc forwards membership events, submesh.cc makes a mesh
+// bootstrap.cc has the collective calls and detects deaths, membership events.cc forwards membership events, submesh.cc makes a mesh
 // of some of the ranks, and in survivors.cc the live ranks agree on the set of survivors.
 //
 // Only the thread that holds the turn may read from the links. A collective call takes the turn. Between calls, threads
@@ -219,17 +219,17 @@ class Bootstrap {
     std::span<const int> descriptors;
     std::function<bool(Rank)> takes_part;
     uint32_t sequence;
-    Patience patience;
+    Deadline deadline;
   };
   Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
-    return gather(kind, mine, all, Patience(options_.deadline_s, options_.abort));
+    return gather(kind, mine, all, Deadline(options_.deadline_s, options_.abort));
   }
-  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all, const Patience& patience);
+  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all, const Deadline& deadline);
   struct Awaited {
     FrameKind kind;
     uint32_t sequence;
     std::vector<Rank> to, from;  // ranks to which this rank has sent frames; ranks of which each sends it one frame
-    const Patience* patience;
+    const Deadline* deadline;
     bool skip_others = false;                // drop frames of calls that were given up
     std::function<bool(Rank)> gave_up = {};  // called for a rank whose frame has not arrived
   };
@@ -238,7 +238,7 @@ class Bootstrap {
   static constexpr size_t kMostDirect = 16;  // up to this many ranks, every rank sends to every other in one step
   struct Passing {
     std::vector<Rank> to, from;
-    const Patience* patience;
+    const Deadline* deadline;
   };
   Status exchange(const Exchange& what, std::vector<Frame>* got);
   Status pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how, std::vector<Frame>* have);
@@ -257,7 +257,7 @@ class Bootstrap {
   void forget(Rank peer);
   Status watch_link(Rank peer);
 
-  // news.cc
+  // membership events.cc
   struct Gone {
     Rank rank;
     std::string text;    // the reason of a loss, a goodbye's cause and note, or an announcement's text
@@ -266,7 +266,7 @@ class Bootstrap {
   void note_lost(const Gone& what, Rank from);
   void note_left(const Gone& what, Rank from);
   void note_announced(Topic topic, const Gone& what, Rank from);
-  void take_news(Rank from);
+  void take_events(Rank from);
   struct Goodbye {
     std::string cause;  // the failure because of which the rank left; empty if there was none
     std::string note;
@@ -275,13 +275,13 @@ class Bootstrap {
   std::string left_text(Rank peer);
   void judge(Rank peer, bool process_ended);
   void tell(Rank to, uint8_t what, const Gone& gone);
-  void send_news();
+  void send_events();
   void forward_leaving(const Gone& what);
   void judge_aloud(Rank peer);
-  Status start_news();
-  void stop_news();
-  void wake_news();
-  bool is_in_forked_child() const { return news_pid_ != 0 && news_pid_ != ::getpid(); }
+  Status start_events();
+  void stop_events();
+  void wake_events();
+  bool is_in_forked_child() const { return events_pid_ != 0 && events_pid_ != ::getpid(); }
   Status learn_of_all();
 
   // submesh.cc
@@ -327,10 +327,10 @@ class Bootstrap {
   std::function<Status()> interrupt_;
   uint32_t attempt_ = 0, phase_ = 0;  // of shrinking, see ViewMessage
   SurvivorView view_;
-  std::optional<Patience> shrink_patience_;
+  std::optional<Deadline> shrink_deadline_;
   std::unique_ptr<LinkMaker> late_;       // makes the links that the plan does not have
   std::vector<bool> unreachable_;         // by rank: its port has no listener
-  Patience::Clock::time_point ask_at_{};  // next check of the ports of ranks that have not connected
+  Deadline::Clock::time_point ask_at_{};  // next check of the ports of ranks that have not connected
   std::chrono::milliseconds ask_pause_{};
   std::shared_ptr<const std::string> view_bytes_;              // last view sent; also sent on links that are made later
   std::vector<std::shared_ptr<const std::string>> decisions_;  // earlier decisions of this attempt, sent before it
@@ -343,13 +343,13 @@ class Bootstrap {
   std::array<std::optional<Announcement>, 2> announced_;  // by topic
   std::map<Rank, std::string> parted_;                    // parting notes of ranks without a link to this one
   std::vector<bool> gone_;                                // by rank: this rank knows that it is lost or has left
-  std::map<Rank, wire::Writer> outgoing_news_;
-  std::vector<Rank> unsent_news_;
+  std::map<Rank, wire::Writer> outgoing_events_;
+  std::vector<Rank> unsent_events_;
   bool leaving_ = false;
-  std::optional<pthread_t> news_thread_;
-  Fd news_wake_;  // eventfd
-  std::atomic<bool> news_stops_ = false;
-  pid_t news_pid_ = 0;  // process of news_thread_; a forked child does not have the thread
+  std::optional<pthread_t> events_thread_;
+  Fd events_wake_;  // eventfd
+  std::atomic<bool> events_stops_ = false;
+  pid_t events_pid_ = 0;  // process of events_thread_; a forked child does not have the thread
 };
 
 }  // namespace rondo

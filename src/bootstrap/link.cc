@@ -39,7 +39,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kOffer: return "shrink";
     case FrameKind::kView: return "shrink";
     case FrameKind::kGaveUp: return "giving up";
-    case FrameKind::kNews: return "news";
+    case FrameKind::kEvents: return "news";
   }
   return "unknown frame";
 }
@@ -60,12 +60,12 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
   const std::lock_guard lock(mutex_);
   if (end_ != End::kNone) return;
   outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
-  outbox_.back().is_news = kind == FrameKind::kNews;
+  outbox_.back().is_events = kind == FrameKind::kEvents;
 }
 
 void Link::drop_unsent() {
   const std::lock_guard lock(mutex_);
-  outbox_.remove_if([](const QueuedFrame& out) { return out.done_bytes == 0 && !out.is_news; });
+  outbox_.remove_if([](const QueuedFrame& out) { return out.done_bytes == 0 && !out.is_events; });
 }
 
 bool Link::flush() {
@@ -238,8 +238,8 @@ bool Link::parse_locked() {
     if (frame.kind == FrameKind::kGoodbye) {
       peer_said_goodbye_ = true;
       note_ = std::move(frame.payload);
-    } else if (frame.kind == FrameKind::kNews) {
-      news_.push_back(std::move(frame));
+    } else if (frame.kind == FrameKind::kEvents) {
+      events_.push_back(std::move(frame));
     } else {
       frames_.push_back(std::move(frame));
     }
@@ -257,11 +257,11 @@ std::optional<Frame> Link::pop() {
   return frame;
 }
 
-std::optional<Frame> Link::pop_news() {
+std::optional<Frame> Link::pop_events() {
   const std::lock_guard lock(mutex_);
-  if (news_.empty()) return std::nullopt;
-  Frame frame = std::move(news_.front());
-  news_.pop_front();
+  if (events_.empty()) return std::nullopt;
+  Frame frame = std::move(events_.front());
+  events_.pop_front();
   return frame;
 }
 
@@ -287,7 +287,7 @@ void Link::say_goodbye(const std::string& note) {
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
   outbox_.remove_if([](const QueuedFrame& out) {  // no peer will wait for these
-    return out.done_bytes == 0 && !out.is_news;
+    return out.done_bytes == 0 && !out.is_events;
   });
   const auto payload = std::make_shared<const std::string>(note);
   outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, payload.get()), payload, {}});

@@ -39,7 +39,7 @@ enum class FrameKind : uint8_t {
   kView = 21,        // the sender's view of the survivors
   kGaveUp = 22,      // the sender's collective call has failed, with status code and message
   kHostGather = 23,  // among the ranks of one host
-  kNews = 24,        // membership events, for ranks without a link to the rank concerned
+  kEvents = 24,      // membership events, for ranks without a link to the rank concerned
 };
 std::string_view frame_name(FrameKind kind);
 
@@ -75,7 +75,7 @@ class Link {
   void drain_announced();
   std::optional<Frame> pop();
   /// Same as pop(), for membership events, which may arrive between any other frames.
-  std::optional<Frame> pop_news();
+  std::optional<Frame> pop_events();
   /// Returns the kind of the link's end, kNone while it is open. `why` may be nullptr.
   End end(std::string* why) const;
   /// Writes a goodbye with `note` and ends the outgoing direction. The goodbye arrives only if the socket takes it now.
@@ -91,7 +91,7 @@ class Link {
     std::shared_ptr<const std::string> payload;
     std::vector<int> descriptors;
     size_t done_bytes = 0;
-    bool is_news = false;
+    bool is_events = false;
   };
   bool flush_locked();
   bool flush_sealed();
@@ -111,7 +111,7 @@ class Link {
   std::unique_ptr<TlsSession> session_;
   std::string sealed_;                 // encrypted bytes that are not written yet
   std::list<Fd> arrived_descriptors_;  // one empty Fd replaces all descriptors of a frame if the kernel dropped them
-  std::list<Frame> frames_, news_;
+  std::list<Frame> frames_, events_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;
   std::string note_;

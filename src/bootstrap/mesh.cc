@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto kConnect = std::chrono::seconds(5);     // per address of a peer
 constexpr auto kRetry = std::chrono::milliseconds(2);  // if a peer's queue is full
-constexpr double kNewsS = 0.3;                         // within this time the root has detected a death
+constexpr double kEventsS = 0.3;                       // within this time the root has detected a death
 constexpr double kHearMs = 10;
 
 // Every listener has its own secret. Therefore a peer proves that it is the listener in the table, not only a member.
@@ -104,12 +104,12 @@ void LinkMaker::dial_again(Caller* caller) {
   caller->fd = Fd();
   caller->all_refused = true;
   caller->next_address = 0;
-  caller->since = Patience::Clock::now();
+  caller->since = Deadline::Clock::now();
 }
 
 void LinkMaker::dial(Caller* caller) {
   const PeerInfo& to = peers_[index(caller->peer)];
-  caller->since = Patience::Clock::now();
+  caller->since = Deadline::Clock::now();
   const bool local = same_host(caller->peer);
   if (!local && caller->next_address >= to.addresses.size()) {
     const StatusCode code = caller->last.ok() || caller->all_refused ? StatusCode::kPeerLost : caller->last.code();
@@ -159,7 +159,7 @@ void LinkMaker::advance(Caller* caller, short events) {
   if (caller->peer < 0) return;
   const PeerInfo& to = peers_[index(caller->peer)];
   if (!caller->fd) {
-    if (Patience::Clock::now() - caller->since >= kRetry) dial(caller);
+    if (Deadline::Clock::now() - caller->since >= kRetry) dial(caller);
     return;
   }
   if (caller->connecting) {
@@ -172,7 +172,7 @@ void LinkMaker::advance(Caller* caller, short events) {
       caller->connecting = false;
       return greet(caller);
     }
-    if (Patience::Clock::now() - caller->since < kConnect) return;
+    if (Deadline::Clock::now() - caller->since < kConnect) return;
     return dial_next(caller,
                      Status(StatusCode::kTimeout, fmt::format("connect to {}: no answer within {} s", name,
                                                               std::chrono::seconds(kConnect).count())),
@@ -223,11 +223,11 @@ namespace {
 // Makes the links of a plan, while it listens to the root.
 class MeshBuilder {
  public:
-  MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Patience& patience)
+  MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Deadline& deadline)
       : rank_(request.rank),
         peers_(request.met->peers),
         root_(request.met->root.get()),
-        patience_(patience),
+        deadline_(deadline),
         interrupt_(request.interrupt),
         wanted_(request.met->plan.neighbours(request.rank)),
         maker_(request.rank, *request.secret, request.met->peers, port, std::move(encryption),
@@ -252,7 +252,7 @@ class MeshBuilder {
   const Rank rank_;
   const std::vector<PeerInfo>& peers_;
   Link* const root_;  // may be nullptr
-  const Patience& patience_;
+  const Deadline& deadline_;
   const std::function<Status()>& interrupt_;
   const std::vector<Rank> wanted_;
   LinkMaker maker_;
@@ -274,11 +274,11 @@ Status MeshBuilder::give_up(const Status& why) {
 // A peer that does not answer may have given up because of another rank's death. The root or interrupt_ reports that a
 // little later. Wait for it, because it is the better error.
 Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
-  const Patience news = patience_.at_most(kNewsS);
+  const Deadline events = deadline_.at_most(kEventsS);
   do {
     RONDO_TRY(hear());
   } while ((root_ == nullptr || root_->end(nullptr) == Link::End::kNone) &&
-           news.pause(kHearMs, "waiting for the report of a death").ok());
+           events.pause(kHearMs, "waiting for the report of a death").ok());
   const Rank peer = failure.peer;
   return Status(failure.why.code(),
                 fmt::format("rank {} could not connect to {}: {}", rank_,
@@ -320,12 +320,12 @@ Status MeshBuilder::build() {
     const bool root_speaks = root_ != nullptr && root_->end(nullptr) == Link::End::kNone;
     fds.assign(1, {root_speaks ? root_->fd() : -1, POLLIN, 0});
     maker_.add_to(&fds);
-    ::poll(fds.data(), fds.size(), maker_.slice_ms(patience_.slice_ms()));
+    ::poll(fds.data(), fds.size(), maker_.slice_ms(deadline_.slice_ms()));
     if (Status s = maker_.step(&fds[1]); !s.ok())
       return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
     RONDO_TRY(harvest());
     RONDO_TRY(hear());
-    if (const Status s = patience_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
+    if (const Status s = deadline_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
                                           list_ranks(missing()), peers_.size()));
   }
@@ -349,9 +349,9 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
 }
 
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
-                                                          const Patience& patience) {
+                                                          const Deadline& deadline) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  MeshBuilder builder(request, port, std::move(encrypted), patience);
+  MeshBuilder builder(request, port, std::move(encrypted), deadline);
   const Status built = builder.build();
   if (!built.ok()) return builder.give_up(built);
   return builder.take();

@@ -87,7 +87,7 @@ class LinkMaker {
     Fd fd = Fd();             // empty: connect again after kRetry
     bool connecting = false;
     bool all_refused = true;
-    Patience::Clock::time_point since{};
+    Deadline::Clock::time_point since{};
     Status last = {};
     ClientHandshake handshake;
   };
@@ -126,6 +126,6 @@ struct MeshRequest {
 };
 /// Collective. Returns the links by rank, nullptr where the plan has none. Closes unauthenticated connections.
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
-                                                          const Patience& patience);
+                                                          const Deadline& deadline);
 
 }  // namespace rondo

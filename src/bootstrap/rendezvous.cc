@@ -22,16 +22,16 @@ struct Reached {
 };
 
 // Tries all addresses once. Sets *retry to true if another attempt may succeed.
-Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& patience, bool* retry) {
+Expected<Reached> reach_root(const IdContents& id, Rank rank, const Deadline& deadline, bool* retry) {
   Status last;
   size_t num_refused = 0;
   RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
   for (const IpAddress& address : id.addresses) {
     bool refused = false;
-    auto fd = connect_tcp(address, id.port, patience.at_most(kAddressS), &refused);
+    auto fd = connect_tcp(address, id.port, deadline.at_most(kAddressS), &refused);
     if (fd.ok()) {
       auto session = authenticate_client(fd->get(), ClientHandshake(id.secret, Purpose::kRendezvous, rank, encrypted),
-                                         patience.at_most(kHandshakeS));
+                                         deadline.at_most(kHandshakeS));
       if (session.ok()) return Reached{std::move(*fd), std::move(*session)};
       last = session.status();
       *retry = last.code() == StatusCode::kPeerLost || last.code() == StatusCode::kTimeout;
@@ -42,7 +42,7 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& pa
       last = fd.status();
       num_refused += refused;
     }
-    if (patience.aborted() || patience.expired()) break;
+    if (deadline.aborted() || deadline.expired()) break;
   }
   *retry = id.derived || num_refused < id.addresses.size();
   if (*retry) return last;
@@ -51,14 +51,14 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& pa
                             "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
 }
 
-Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patience& patience,
+Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Deadline& deadline,
                                   const std::function<Status()>& interrupt) {
   for (;;) {
     if (interrupt) RONDO_TRY(interrupt());
     bool retry = true;
-    auto reached = reach_root(id, rank, patience, &retry);
+    auto reached = reach_root(id, rank, deadline, &retry);
     if (reached.ok() || !retry) return reached;
-    if (const Status s = patience.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
+    if (const Status s = deadline.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
       return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), reached.status().message()));
   }
 }
@@ -149,17 +149,17 @@ std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
 }
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
-                              const Patience& patience, const std::function<Status()>& interrupt) {
-  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience, interrupt));
+                              const Deadline& deadline, const std::function<Status()>& interrupt) {
+  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, deadline, interrupt));
   auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
   wire::Writer join;
   join.put(static_cast<uint32_t>(nranks))
-      .put(static_cast<uint64_t>(patience.left_s() * 1e3))
-      .put(static_cast<uint64_t>(patience.seconds() * 1e3));
+      .put(static_cast<uint64_t>(deadline.left_s() * 1e3))
+      .put(static_cast<uint64_t>(deadline.seconds() * 1e3));
   encode(self, &join);
   root->queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
 
-  const Patience grace = patience.extended(kVerdictGraceS);
+  const Deadline grace = deadline.extended(kVerdictGraceS);
   for (;;) {
     const bool flushed = root->flush();
     root->drain();

@@ -67,7 +67,7 @@ struct Met {
 /// Collective. Waits for all ranks. `interrupt`, if set, is called at least every 50 ms and between two attempts to
 /// connect to the root. Its error ends the wait. Errors: those of Bootstrap::join.
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
-                              const Patience& patience, const std::function<Status()>& interrupt = nullptr);
+                              const Deadline& deadline, const std::function<Status()>& interrupt = nullptr);
 /// Decodes the error in a kRefused or kGaveUp frame.
 Status refusal(const Frame& frame);
 /// Encodes an error as the payload of a kRefused or kGaveUp frame.

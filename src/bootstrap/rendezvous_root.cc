@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
-constexpr int kCrowdedPauseMs = 20;
+constexpr int kOversubscribedPauseMs = 20;
 constexpr int kUnsentPollMs = 2;  // while a socket's buffer is full
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // to send a failure to all ranks
@@ -53,8 +53,8 @@ class Root {
 
   /// Call before run().
   Status open() {
-    news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-    if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+    events_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!events_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
     RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
     if (!watch(acceptor_.event_fd(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
     acceptor_.serve([this](const Arrival&) { return ServerHandshake(secret_, Purpose::kRendezvous, encryption_); },
@@ -65,14 +65,15 @@ class Root {
   void run() {
     while (!done()) {
       epoll_event events[64];
-      const int n = ::epoll_wait(news_.get(), events, std::size(events), unsent_.empty() ? kPollMs : kUnsentPollMs);
+      const int n = ::epoll_wait(events_.get(), events, std::size(events), unsent_.empty() ? kPollMs : kUnsentPollMs);
       for (int i = 0; i < n; ++i)
         if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));
       std::erase_if(unsent_, [](Connection* c) { return c->link->flush(); });
       drop_the_finished();
       // All ranks may connect at once and must not displace each other. Their number is unknown until the first joins.
       acceptor_.set_most(kMaxPending + static_cast<size_t>(std::max(0, nranks_ - num_present_)));
-      if (acceptor_.is_open() && !acceptor_.look().ok()) ::poll(nullptr, 0, kCrowdedPauseMs);  // no descriptor is free
+      if (acceptor_.is_open() && !acceptor_.look().ok())
+        ::poll(nullptr, 0, kOversubscribedPauseMs);  // no descriptor is free
       for (Connection* c : std::exchange(come_, {})) serve(*c);
       drop_the_finished();
       watch_the_clock();
@@ -87,10 +88,10 @@ class Root {
   }
   bool watch(int fd, Connection* what) {  // nullptr for the acceptor
     epoll_event event = {EPOLLIN, {.ptr = what}};
-    return ::epoll_ctl(news_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+    return ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
   // If a forked child has a copy of the descriptor, the kernel would report events for it even after close().
-  void unwatch(int fd) { ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+  void unwatch(int fd) { ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, fd, nullptr); }
   void send(Connection& c, FrameKind kind, std::shared_ptr<const std::string> payload) {
     c.link->queue(kind, 0, std::move(payload));
     unsent_.push_back(&c);
@@ -253,7 +254,7 @@ class Root {
   const int most_full_;
   Clock::time_point deadline_;
   double deadline_text_s_ = 0;
-  Fd news_;  // epoll: listeners and connections
+  Fd events_;  // epoll: listeners and connections
   Acceptor<ServerHandshake> acceptor_;
   std::list<Connection> connections_;
   std::vector<Connection*> come_;    // not served yet

@@ -87,30 +87,30 @@ Expected<Fd> listen_at(const IpAddress& address, uint16_t* port, int* error) {
 
 }  // namespace
 
-Patience::Patience(double seconds, const std::atomic<bool>* abort) : seconds_(seconds), abort_(abort) {
+Deadline::Deadline(double seconds, const std::atomic<bool>* abort) : seconds_(seconds), abort_(abort) {
   const double bounded = std::clamp(seconds, 0.0, 1e8);
   deadline_ = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(bounded * 1e6));
 }
 
-Patience Patience::at_most(double seconds) const {
-  Patience shorter(seconds, abort_);
+Deadline Deadline::at_most(double seconds) const {
+  Deadline shorter(seconds, abort_);
   shorter.deadline_ = std::min(shorter.deadline_, deadline_);
   shorter.is_part_ = true;
   return shorter;
 }
 
-Patience Patience::extended(double seconds) const {
-  Patience longer = *this;
+Deadline Deadline::extended(double seconds) const {
+  Deadline longer = *this;
   longer.deadline_ += std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
   return longer;
 }
 
-int Patience::slice_ms() const {
+int Deadline::slice_ms() const {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, kSliceMs));
 }
 
-Status Patience::check(std::string_view doing) const {
+Status Deadline::check(std::string_view doing) const {
   if (aborted()) return Status(StatusCode::kAborted, fmt::format("aborted while {}", doing));
   if (expired())
     return Status(StatusCode::kTimeout, fmt::format("gave up after {:g} s{} while {}", seconds_,
@@ -118,7 +118,7 @@ Status Patience::check(std::string_view doing) const {
   return {};
 }
 
-Status Patience::wait_ready(int fd, short events, std::string_view doing) const {
+Status Deadline::wait_ready(int fd, short events, std::string_view doing) const {
   for (;;) {
     pollfd p{fd, events, 0};
     if (::poll(&p, 1, slice_ms()) > 0) return {};
@@ -126,7 +126,7 @@ Status Patience::wait_ready(int fd, short events, std::string_view doing) const 
   }
 }
 
-Status Patience::pause(double ms, std::string_view doing) const {
+Status Deadline::pause(double ms, std::string_view doing) const {
   const auto ns = static_cast<int64_t>(std::min(ms, static_cast<double>(slice_ms())) * 1e6);
   const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
   ::ppoll(nullptr, 0, &time, nullptr);
@@ -227,13 +227,13 @@ int end_connect(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 ? error : errno;
 }
 
-Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused) {
+Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Deadline& deadline, bool* refused) {
   const std::string name = address.to_string(port);
   bool connected = false;
   int error = 0;
   Fd fd = begin_connect_tcp(address, port, &connected, &error);
   if (fd && !connected) {
-    RONDO_TRY(patience.wait_ready(fd.get(), POLLOUT, "connecting to " + name));
+    RONDO_TRY(deadline.wait_ready(fd.get(), POLLOUT, "connecting to " + name));
     error = end_connect(fd.get());
     connected = error == 0;
   }
@@ -242,7 +242,7 @@ Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience
   return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
 }
 
-Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused) {
+Expected<Fd> connect_abstract(std::string_view name, const Deadline& deadline, bool* refused) {
   for (;;) {
     bool connected = false;
     int error = 0;
@@ -251,7 +251,7 @@ Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, b
     *refused = error == ECONNREFUSED;
     if (error != EAGAIN)
       return Status(StatusCode::kSystem, fmt::format("connect to abstract socket '{}': {}", name, errno_text(error)));
-    RONDO_TRY(patience.pause(2, "connecting to an abstract socket"));  // its queue is full
+    RONDO_TRY(deadline.pause(2, "connecting to an abstract socket"));  // its queue is full
   }
 }
 
@@ -295,7 +295,7 @@ void tune_tcp(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 
-Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, std::string_view doing) {
+Status read_exactly(int fd, void* data, size_t bytes, const Deadline& deadline, std::string_view doing) {
   for (size_t done = 0; done < bytes;) {
     const ssize_t n = ::recv(fd, static_cast<char*>(data) + done, bytes - done, 0);
     if (n > 0) {
@@ -303,7 +303,7 @@ Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, 
     } else if (n == 0) {
       return Status(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
     } else if (errno == EAGAIN) {
-      RONDO_TRY(patience.wait_ready(fd, POLLIN, doing));
+      RONDO_TRY(deadline.wait_ready(fd, POLLIN, doing));
     } else if (errno != EINTR) {
       return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
     }
@@ -311,13 +311,13 @@ Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, 
   return {};
 }
 
-Status write_all(int fd, std::string_view bytes, const Patience& patience, std::string_view doing) {
+Status write_all(int fd, std::string_view bytes, const Deadline& deadline, std::string_view doing) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n >= 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
     } else if (errno == EAGAIN) {
-      RONDO_TRY(patience.wait_ready(fd, POLLOUT, doing));
+      RONDO_TRY(deadline.wait_ready(fd, POLLOUT, doing));
     } else if (errno != EINTR) {
       return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
     }

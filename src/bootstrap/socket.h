@@ -22,15 +22,15 @@
 namespace rondo {
 
 /// The time limit and abort flag of a wait.
-class Patience {
+class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr int kSliceMs = 50;  // longest time between two checks of the abort flag
-  Patience(double seconds, const std::atomic<bool>* abort);
+  Deadline(double seconds, const std::atomic<bool>* abort);
   /// Returns a copy whose deadline is at most `seconds` away.
-  Patience at_most(double seconds) const;
+  Deadline at_most(double seconds) const;
   /// Returns a copy whose deadline is `seconds` later.
-  Patience extended(double seconds) const;
+  Deadline extended(double seconds) const;
   double left_s() const { return std::max(0.0, std::chrono::duration<double>(deadline_ - Clock::now()).count()); }
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_acquire); }
   bool expired() const { return Clock::now() >= deadline_; }
@@ -94,8 +94,8 @@ Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t
 Expected<Fd> listen_abstract(std::string_view name);
 
 /// Connects. The error text contains the address. If the address has no listener: kSystem, and *refused is true.
-Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused);
-Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
+Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Deadline& deadline, bool* refused);
+Expected<Fd> connect_abstract(std::string_view name, const Deadline& deadline, bool* refused);
 /// Start to connect, without waiting. If the Fd is empty, *error has the errno; EAGAIN of an abstract socket means that
 /// its queue is full. If *connected is false, wait until it is writable and call end_connect(), which returns 0 or an
 /// errno.
@@ -112,7 +112,7 @@ std::string local_peer_name(int fd);
 void tune_tcp(int fd);
 
 /// Read or write exactly `bytes` bytes. An end of the stream is kPeerLost "... closed the connection".
-Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, std::string_view doing);
-Status write_all(int fd, std::string_view bytes, const Patience& patience, std::string_view doing);
+Status read_exactly(int fd, void* data, size_t bytes, const Deadline& deadline, std::string_view doing);
+Status write_all(int fd, std::string_view bytes, const Deadline& deadline, std::string_view doing);
 
 }  // namespace rondo

@@ -63,7 +63,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& 
   std::string mine;
   if (!members.empty()) child = begin_child(members, options, &mine);
   std::vector<std::string> all, offers;
-  RONDO_TRY(gather(FrameKind::kGather, mine, &all, Patience(options.deadline_s, options.abort)));
+  RONDO_TRY(gather(FrameKind::kGather, mine, &all, Deadline(options.deadline_s, options.abort)));
   for (const Rank r : members) offers.push_back(std::move(all[index(r)]));
   if (child != nullptr) RONDO_TRY(finish_child(members, offers, options.interrupt, child.get()));
   return child;
@@ -73,7 +73,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& 
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
                                                                     const BootstrapOptions& options) {
   const Call call(*this);
-  Awaited how{FrameKind::kOffer, stream_tag(), {}, {}, &*shrink_patience_};
+  Awaited how{FrameKind::kOffer, stream_tag(), {}, {}, &*shrink_deadline_};
   how.skip_others = true;
   how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
   std::string mine;
@@ -137,16 +137,16 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   Status why = find_whole();
   if (why.ok() && (made.code() == StatusCode::kTimeout || made.code() == StatusCode::kAborted)) why = made;
   if (!why.ok()) return give_up(sequence_, std::move(why));
-  const Patience patience(options.deadline_s, options.abort);
+  const Deadline deadline(options.deadline_s, options.abort);
   std::vector<Frame> got;
   RONDO_TRY(exchange({FrameKind::kGather,
                       refusal_payload(made),
                       {},
                       [](Rank) { return true; },
                       sequence_,
-                      patience.extended(made.ok() ? kGraceS : 0)},
+                      deadline.extended(made.ok() ? kGraceS : 0)},
                      &got));
-  // kPeerLost is less grave: it may be a consequence of another rank's error.
+  // kPeerLost is less deferred free: it may be a consequence of another rank's error.
   auto is_graver = [](const Status& a, const Status& b) {
     return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
   };

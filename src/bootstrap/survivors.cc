@@ -13,7 +13,7 @@
 //
 // If the mesh is not full, the missing links are made at the same time: each rank connects to the lower ranks, whose
 // ports are open, and accepts the higher ones. A rank whose port has no listener is gone. To detect this for a rank
-// that does not connect, a connection to its port waits for its end. If its host is silent, news.cc reports the loss.
+// that does not connect, a connection to its port waits for its end. If its host is silent, membership events.cc reports the loss.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
@@ -33,7 +33,7 @@ namespace {
 
 constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
 
-// Returns 0 to 2. kPeerLost is less grave, because another rank's failure is its cause.
+// Returns 0 to 2. kPeerLost is less deferred free, because another rank's failure is its cause.
 int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
 
 void put_set(const std::vector<bool>& set, wire::Writer* w) {
@@ -114,7 +114,7 @@ Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const Bootstra
   phase_ = 0;
   decisions_.clear();
   view_bytes_ = nullptr;
-  shrink_patience_.emplace(options.deadline_s, options.abort);
+  shrink_deadline_.emplace(options.deadline_s, options.abort);
   return want_links();
 }
 
@@ -130,7 +130,7 @@ Status Bootstrap::want_links() {
   }
   for (Rank r = 0; r < rank_; ++r) late_->call(r);
   ask_pause_ = kAskPause;
-  ask_at_ = Patience::Clock::now() + ask_pause_;
+  ask_at_ = Deadline::Clock::now() + ask_pause_;
   return take_late_links();
 }
 
@@ -288,20 +288,20 @@ Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from
     if (!links_[index(r)]) missing.push_back(r);
     else if (!links_[index(r)]->flush()) unflushed.push_back(r);
   }
-  if (!missing.empty() && Patience::Clock::now() >= ask_at_) {
+  if (!missing.empty() && Deadline::Clock::now() >= ask_at_) {
     for (const Rank r : missing) r > rank_ ? late_->ask(r) : late_->call(r);
     ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
-    ask_at_ = Patience::Clock::now() + ask_pause_;
+    ask_at_ = Deadline::Clock::now() + ask_pause_;
   }
   if (late_) late_->add_to(&fds);
-  const int slice_ms = shrink_patience_->slice_ms();
+  const int slice_ms = shrink_deadline_->slice_ms();
   const std::vector<Rank> heard = hear(&unflushed, late_ ? late_->slice_ms(slice_ms) : slice_ms, &fds);
   std::vector<bool> ready(peers_.size(), heard.empty());
   for (const Rank r : heard) ready[index(r)] = true;
   if (late_) RONDO_TRY(late_->step(fds.data()));
   RONDO_TRY(take_late_links());
   for (const Rank r : missing) ready[r] = true;
-  if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
+  if (const Status s = shrink_deadline_->check("agreeing with the survivors"); !s.ok())
     return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
                                         from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
   return ready;

@@ -61,9 +61,9 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
     if (process == processes.size()) processes.push_back(&d);
     places.push_back({0, process, static_cast<uint32_t>(device), 0});
   }
-  const LinkWishes wishes = parse_wishes("", engine);
+  const LinkPreferences preferences = parse_preferences("", engine);
   // One block per multiprocessor always fits next to the blocks of other ranks. A ring has three lanes.
-  const EngineChoice choice = select_engine(machine, places, 3, 1, wishes);
+  const EngineChoice choice = select_engine(machine, places, 3, 1, preferences);
   if (engine == "interpreter" && choice.kind == EngineKind::kStream)
     return Status(StatusCode::kUnsupported,
                   fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
@@ -86,8 +86,8 @@ std::string uuid_text(const cuda::Uuid& uuid) {
 
 // The link between two ranks' devices by this machine's description. If it does not have one of them (another process
 // may see other devices), only the self-test decides.
-DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, const CudaTransport::DeviceOfRank& a,
-                       const CudaTransport::DeviceOfRank& b) {
+DeviceLink choose_link(const GpuMachine& machine, const LinkPreferences& preferences,
+                       const CudaTransport::DeviceOfRank& a, const CudaTransport::DeviceOfRank& b) {
   DeviceLink link;
   link.way = a.same_device(b) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
   link.whole_lines = a.same_device(b);
@@ -104,7 +104,7 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
     link.reason = "one of the devices is not visible here";
     return link;
   }
-  const LinkChoice c = select_link(machine, x, y, wishes);
+  const LinkChoice c = select_link(machine, x, y, preferences);
   link.way = c.kind == LinkKind::kLocal || c.kind == LinkKind::kSharedDevice ? DeviceLink::Way::kSameDevice
              : c.kind == LinkKind::kHost || c.kind == LinkKind::kNone        ? DeviceLink::Way::kHost
                                                                              : DeviceLink::Way::kPeer;
@@ -123,8 +123,8 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   CudaTransport::Options options;
   options.ordinal = ordinal;
   options.host_number = hosts.host(rank);
-  const LinkWishes wishes = parse_wishes(settings.p2p_level, settings.device_engine);
-  options.may_peer = wishes.p2p;
+  const LinkPreferences preferences = parse_preferences(settings.p2p_level, settings.device_engine);
+  options.may_peer = preferences.p2p;
   options.most_channels = settings.device_blocks.most;
   options.may_be_direct = settings.device_direct;
   // After an error the description has no devices, and the self-tests decide.
@@ -132,14 +132,14 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
   RONDO_TRY_ASSIGN(auto transport, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
                                                          [&](const auto& a, const auto& b) {
-                                                           return choose_link(machine, wishes, a, b);
+                                                           return choose_link(machine, preferences, a, b);
                                                          }));
   CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(DeviceWorld world,
                    device_world(t.devices(), t.layout(), settings.device_engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
-  world.relayed = t.is_relayed_somewhere();
+  world.proxied = t.has_proxy();
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
   auto engine = DeviceEngine::create(rank, hosts, world, settings.for_planner(), std::move(transport), host_kernels,
                                      settings.init_timeout_s);

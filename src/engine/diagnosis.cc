@@ -11,7 +11,7 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kStillnessNs = 500'000'000;  // after it, the death of a rank that has finished is an error too
-constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has posted its call
+constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // until the peer has posted its call
 
 std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
@@ -78,7 +78,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   const uint64_t waited = now - op->waiting_since_ns;
   announce(*op);  // so that the others see that it runs; a program of one lane posts itself only at its end
   auto end = [&](StatusCode code, const std::string& text, const Status& cause = {}) {
-    board_.note_waits(waits_of(*op), OperationBoard::kForGood);
+    page_.note_waits(waits_of(*op), StatusPage::kForGood);
     const Status status(code, text);
     fail(status, cause.ok() ? status : cause);
   };
@@ -90,7 +90,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (end_if_ranks_differ(op->mismatch_with >= 0)) return;
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
-    board_.note_waits(waits_of(*op), now);
+    page_.note_waits(waits_of(*op), now);
     // A status page does not show whether a rank sent a message before it left. All its messages have arrived, but some
     // perhaps after the last step of our lanes. Therefore step the lanes once more before the next check.
     Status cause;
@@ -104,7 +104,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
                  fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank, loss->how, blocked_on(*op)),
                  cause);
   }
-  if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
+  if (!op->reach_error.ok() && waited >= kMismatchDeadlineNs)
     return end(op->reach_error.code(),
                fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(), blocked_on(*op)));
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
@@ -118,8 +118,8 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   const Rank peer = op.program->operation.root;
   auto finished = [&](Rank r) {
     if (pair) return r != peer;  // only the peer matters
-    OperationBoard* board = transport_.board(r);
-    return board != nullptr && board->last_finished() >= op.sequence;
+    StatusPage* page = transport_.page(r);
+    return page != nullptr && page->last_finished() >= op.sequence;
   };
   // A death is reported rather than a departure, because ranks leave when they notice a death. Departures are read
   // first. A death that caused one of them is then already visible.
@@ -142,9 +142,9 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   if (is_point_to_point(op.program)) {
     if (Status s = find_pair_mismatch(op); !s.ok()) return s;
   } else {
-    if (Status s = find_board_mismatch(op, looks_back); !s.ok()) return s;
+    if (Status s = find_page_mismatch(op, looks_back); !s.ok()) return s;
   }
-  if (op.mismatch_with < 0 || waited_ns < kMismatchPatienceNs) return {};
+  if (op.mismatch_with < 0 || waited_ns < kMismatchDeadlineNs) return {};
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
   constexpr uint64_t kNear = 1000;  // the fingerprint of another shape is this near with a probability of 1 in 8000
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
@@ -160,8 +160,8 @@ Status OperationQueue::disagreement(uint64_t sequence, std::string text) {
 }
 
 Status OperationQueue::compare_call(uint64_t sequence, const OperationShape& mine, Rank peer) {
-  OperationBoard* board = transport_.board(peer);
-  const std::optional<OperationShape> theirs = board != nullptr ? board->find(sequence) : std::nullopt;
+  StatusPage* page = transport_.page(peer);
+  const std::optional<OperationShape> theirs = page != nullptr ? page->find(sequence) : std::nullopt;
   if (!theirs || *theirs == mine) return {};
   return disagreement(
       sequence, fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
@@ -169,14 +169,14 @@ Status OperationQueue::compare_call(uint64_t sequence, const OperationShape& min
                             peer, describe_shape(*theirs), algorithm_name(*theirs)));
 }
 
-Status OperationQueue::find_board_mismatch(const Operation& op, bool looks_back) {
+Status OperationQueue::find_page_mismatch(const Operation& op, bool looks_back) {
   for (Rank r = 0; r < nranks_; ++r) {
-    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
-    if (board == nullptr) continue;
-    const uint64_t last = std::min(board->last_posted(), op.sequence);
-    const uint64_t first = !looks_back ? last : last - std::min<uint64_t>(last, OperationBoard::kRecords) + 1;
+    StatusPage* page = r != rank_ ? transport_.page(r) : nullptr;
+    if (page == nullptr) continue;
+    const uint64_t last = std::min(page->last_posted(), op.sequence);
+    const uint64_t first = !looks_back ? last : last - std::min<uint64_t>(last, StatusPage::kRecords) + 1;
     for (uint64_t sequence = first; sequence <= last && sequence < op.sequence; ++sequence)
-      if (const std::optional<OperationShape> mine = board_.find(sequence)) RONDO_TRY(compare_call(sequence, *mine, r));
+      if (const std::optional<OperationShape> mine = page_.find(sequence)) RONDO_TRY(compare_call(sequence, *mine, r));
     RONDO_TRY(compare_call(op.sequence, op.shape(), r));
   }
   if (const auto told = transport_.told_disagreement(op.sequence))
@@ -187,12 +187,12 @@ Status OperationQueue::find_board_mismatch(const Operation& op, bool looks_back)
 Status OperationQueue::compare_calls() {
   const uint64_t last = next_sequence_ - 1;
   for (Rank r = 0; r < nranks_ && !has_failed(); ++r) {
-    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
-    if (board == nullptr) continue;
-    const uint64_t posted = board->last_posted();
-    for (uint64_t s = last - std::min<uint64_t>(last, OperationBoard::kRecords) + 1; s <= std::min(last, posted); ++s)
-      if (const std::optional<OperationShape> mine = board_.find(s)) RONDO_TRY(compare_call(s, *mine, r));
-    const std::optional<OperationShape> more = posted > last ? board->find(last + 1) : std::nullopt;
+    StatusPage* page = r != rank_ ? transport_.page(r) : nullptr;
+    if (page == nullptr) continue;
+    const uint64_t posted = page->last_posted();
+    for (uint64_t s = last - std::min<uint64_t>(last, StatusPage::kRecords) + 1; s <= std::min(last, posted); ++s)
+      if (const std::optional<OperationShape> mine = page_.find(s)) RONDO_TRY(compare_call(s, *mine, r));
+    const std::optional<OperationShape> more = posted > last ? page->find(last + 1) : std::nullopt;
     if (more)
       return disagreement(last + 1,
                           fmt::format("operation #{}: rank {} calls {} ({}), and rank {} ends its communicator "
@@ -206,10 +206,10 @@ Status OperationQueue::compare_calls() {
 Status OperationQueue::find_pair_mismatch(const Operation& op) {
   const OperationShape& mine = op.shape();
   const Rank peer = mine.root;
-  PairBoard* board = transport_.pair_board(peer);
-  if (board == nullptr) return {};
+  PairPage* page = transport_.pair_page(peer);
+  if (page == nullptr) return {};
   const Collective other_end = mine.collective == Collective::kSend ? Collective::kRecv : Collective::kSend;
-  const std::optional<OperationShape> theirs = board->find(other_end, rank_, op.sequence);
+  const std::optional<OperationShape> theirs = page->find(other_end, rank_, op.sequence);
   if (!theirs || (theirs->count_elems == mine.count_elems && theirs->dtype == mine.dtype)) return {};
   return Status(
       StatusCode::kMismatch,
@@ -223,9 +223,9 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
 // Describes the first lane that waits for a peer, or else a lane that waits for another lane or is in a step.
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
-  if (op.lanes_left == 0 && !op.lent.empty())
+  if (op.lanes_left == 0 && !op.zero_copy.empty())
     return fmt::format("it has done its part, but {} has not taken all of its messages",
-                       op.lent.front().loan != nullptr ? "the network" : "a rank of this host");
+                       op.zero_copy.front().zero_copy_send != nullptr ? "the network" : "a rank of this host");
   const Program& p = *op.program;
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;
@@ -271,21 +271,21 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
   };
   for (const PeerWait& w : waits_of(op)) add(w.peer);
   for (Rank r = 0; r < nranks_ && !pair; ++r)
-    if (OperationBoard* board = transport_.board(r); board != nullptr && board->last_posted() < op.sequence) add(r);
+    if (StatusPage* page = transport_.page(r); page != nullptr && page->last_posted() < op.sequence) add(r);
   std::string text;
   for (size_t i = 0; i < found.size() && i < kMost; ++i) {
     const Rank r = found[i];
-    OperationBoard* board = transport_.board(r);
-    if (board == nullptr) continue;
-    const std::string state = process_state(get(board->owner_pid), get(board->owner_pid_namespace));
+    StatusPage* page = transport_.page(r);
+    if (page == nullptr) continue;
+    const std::string state = process_state(get(page->owner_pid), get(page->owner_pid_namespace));
     if (state == "stopped" || state == "gone") {
-      *ended += fmt::format("; rank {}'s process (pid {}) is {}", r, get(board->owner_pid), state);
+      *ended += fmt::format("; rank {}'s process (pid {}) is {}", r, get(page->owner_pid), state);
       continue;
     }
-    const uint64_t posted = board->last_posted(), finished = board->last_finished();
+    const uint64_t posted = page->last_posted(), finished = page->last_finished();
     std::vector<Rank> data, room;
     uint64_t where = op.sequence;
-    for (const PeerWait& w : board->waits_since(monotonic_ns() - kStillnessNs)) {
+    for (const PeerWait& w : page->waits_since(monotonic_ns() - kStillnessNs)) {
       if (!w.pair && w.sequence <= finished) continue;  // this wait is over
       (w.for_room ? room : data).push_back(w.peer);
       if (!w.pair) where = w.sequence;
@@ -304,10 +304,10 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
 std::string OperationQueue::who_is_late(const Operation& op) {
   const OperationShape& mine = op.shape();
   if (is_point_to_point(op.program)) {
-    PairBoard* board = transport_.pair_board(mine.root);
+    PairPage* page = transport_.pair_page(mine.root);
     const bool sends = mine.collective == Collective::kSend;
-    if (board == nullptr) return fmt::format("; no response from rank {}", mine.root);
-    if (board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
+    if (page == nullptr) return fmt::format("; no response from rank {}", mine.root);
+    if (page->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
       return "; both ranks have called it";
     return fmt::format("; rank {} has not called {} rank {} (call {} of this pair)", mine.root,
                        sends ? "recv from" : "send to", rank_, op.sequence);
@@ -316,14 +316,14 @@ std::string OperationQueue::who_is_late(const Operation& op) {
   std::vector<Rank> silent;  // on other hosts; they do not answer, or there is no connection
   for (Rank r = 0; r < nranks_; ++r) {
     if (r == rank_) continue;
-    OperationBoard* board = transport_.board(r);
-    if (board == nullptr) silent.push_back(r);
-    if (board == nullptr || board->last_posted() >= op.sequence) continue;
-    const uint64_t last = board->last_posted();
-    const std::optional<OperationShape> shape = board->find(last);
+    StatusPage* page = transport_.page(r);
+    if (page == nullptr) silent.push_back(r);
+    if (page == nullptr || page->last_posted() >= op.sequence) continue;
+    const uint64_t last = page->last_posted();
+    const std::optional<OperationShape> shape = page->find(last);
     late += fmt::format("; rank {} has not called it (its last operation is {})", r,
                         shape ? fmt::format("#{}, {}, {}", last, describe_shape(*shape),
-                                            board->last_finished() >= last ? "finished" : "under way")
+                                            page->last_finished() >= last ? "finished" : "under way")
                               : "none");
   }
   if (!silent.empty()) late += fmt::format("; no response from {}", list_peers(silent));

@@ -57,19 +57,19 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
   const uint32_t steps = p.steps_of_message(num_elems);
   if (!ready(op, s, steps, p.ring_bytes_of_message(num_elems))) {
-    if (blocked_by_ == WaitReason::kData) offer_landing(op, s, skip, num_elems);
+    if (blocked_by_ == WaitReason::kData) offer_posted_receive(op, s, skip, num_elems);
     return false;
   }
-  if (!op.lent.empty() && overwrites_lent(op, s, skip, num_elems)) [[unlikely]] {
+  if (!op.zero_copy.empty() && overwrites_zero_copy(op, s, skip, num_elems)) [[unlikely]] {
     blocked_by_ = WaitReason::kRoom;
     return false;
   }
-  if (!s.recv.empty() && !pull_lent(op, s, skip, num_elems)) [[unlikely]]
+  if (!s.recv.empty() && !pull_zero_copy(op, s, skip, num_elems)) [[unlikely]]
     return false;
   if (!move(op, s, skip, num_elems, steps)) [[unlikely]]
     return false;
   advance(op, lane);
-  if (!s.recv.empty() && s.recv[0]->landing != nullptr) expect_next(op, lane);
+  if (!s.recv.empty() && s.recv[0]->posted_receive != nullptr) expect_next(op, lane);
   return true;
 }
 
@@ -84,7 +84,7 @@ void Executor::expect_next(Operation& op, uint32_t lane) {
   const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
   if (!ready(op, s, p.steps_of_message(num_elems), p.ring_bytes_of_message(num_elems)) &&
       blocked_by_ == WaitReason::kData)
-    offer_landing(op, s, skip, num_elems);
+    offer_posted_receive(op, s, skip, num_elems);
 }
 
 bool Executor::advance(Operation& op, uint32_t lane) {
@@ -112,7 +112,7 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
     if (a == Arrival::kMismatch) note_mismatch(op, s, *r);
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps, ring_bytes);
     blocked_by_ = WaitReason::kData;
-    if (crowded_) look_ahead(op, s);
+    if (oversubscribed_) look_ahead(op, s);
     return false;
   }
   for (WritePort* w : s.send)
@@ -126,42 +126,42 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
 
 // Posts a receive to the transport, if only the data is missing. The message must end in a buffer of this operation, as
 // a copy or added to one operand.
-void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  if (s.recv.size() != 1 || s.recv[0]->landing == nullptr || !s.has(kVerbDst)) return;
+void Executor::offer_posted_receive(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  if (s.recv.size() != 1 || s.recv[0]->posted_receive == nullptr || !s.has(kVerbDst)) return;
   const Program& p = *op.program;
   const bool adds = !s.copies;
   if (adds && (p.mixed || s.prescale || (s.is(kFlagFinal) && p.divide_by != 0))) return;
-  Landing& landing = *s.recv[0]->landing;
+  PostedReceive& posted_receive = *s.recv[0]->posted_receive;
   const uint64_t flag = make_flag(op.fingerprint(s), s.recv[0]->fifo.step());
-  if (landing.has_asked(flag)) return;
+  if (posted_receive.has_asked(flag)) return;
   const uint32_t bytes = p.ring_bytes_of_message(num_elems);
   for (WritePort* w : s.send)
     if (!w->fifo.room_for(bytes, p.lap_bytes)) return;
   std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
-  if (op.has_lent(dst, bytes) || op.may_land_on(dst, bytes)) return;
-  op.asked.push_back({&landing, flag, dst, bytes});
-  if (!adds) return landing.ask(flag, bytes, dst);
+  if (op.has_zero_copy(dst, bytes) || op.may_land_on(dst, bytes)) return;
+  op.asked.push_back({&posted_receive, flag, dst, bytes});
+  if (!adds) return posted_receive.ask(flag, bytes, dst);
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
-  landing.ask(flag, bytes, dst,
-              [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
-                  const std::byte* data, uint32_t offset, uint32_t num_bytes) {
-                add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
-              });
+  posted_receive.ask(flag, bytes, dst,
+                     [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
+                         const std::byte* data, uint32_t offset, uint32_t num_bytes) {
+                       add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
+                     });
 }
 
-bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+bool Executor::overwrites_zero_copy(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   if (!s.has(kVerbDst)) return false;
   const std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
   const uint64_t bytes = num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)];
-  if (!op.has_lent(dst, bytes)) return false;
+  if (!op.has_zero_copy(dst, bytes)) return false;
   op.bring_in(dst, bytes);  // its readers may wait for the result of this step
-  return op.has_lent(dst, bytes);
+  return op.has_zero_copy(dst, bytes);
 }
 
 // Fetches messages that are still in the sender's buffer. A plain copy goes straight to its destination. For a sum only
 // the first block is fetched here, and move() fetches the rest. Returns false if a writer's memory cannot be read or is
 // gone. A living writer then puts this message and all later ones into the ring.
-bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+bool Executor::pull_zero_copy(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
   if (!op.reach_error.ok()) [[unlikely]] {
     blocked_by_ = WaitReason::kData;
@@ -179,16 +179,17 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     if (r->waits_for_ring()) wait_for(*r);
   for (size_t i = 0; i < s.recv.size() && (has_fetched_ || !waits); ++i) {
     const ReadPort& r = *s.recv[i];
-    const uint64_t address = r.pulls ? r.fifo.lent_at() : 0;
+    const uint64_t address = r.pulls ? r.fifo.zero_copy_at() : 0;
     if (address == 0) continue;
     const bool as_it_is = s.copies && s.recv.size() == 1 && s.has(kVerbDst) && !p.mixed && !s.prescale &&
                           !(s.is(kFlagFinal) && p.divide_by != 0);
     if (!has_fetched_) {
       has_fetched_ = true;
-      const auto lent = std::count_if(s.recv.begin(), s.recv.end(),
-                                      [](const ReadPort* port) { return port->pulls && port->fifo.lent_at() != 0; });
+      const auto zero_copy = std::count_if(s.recv.begin(), s.recv.end(), [](const ReadPort* port) {
+        return port->pulls && port->fifo.zero_copy_at() != 0;
+      });
       const uint64_t block_bytes = std::max<uint64_t>(
-          kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(lent))) / 4096 * 4096, 16 * 1024);
+          kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(zero_copy))) / 4096 * 4096, 16 * 1024);
       block_elems_ = as_it_is ? num_elems : std::min(num_elems, block_bytes / p.wire_bytes);
       fetched_.assign(s.recv.size(), {});
       pulled_.reserve(round_up(block_bytes, uint64_t{64}) * s.recv.size());
@@ -203,7 +204,7 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     std::byte last;
     const uint32_t all_bytes = p.ring_bytes_of_message(num_elems);
     const bool ok = pull(0, to, bytes) && (bytes == all_bytes || pull(all_bytes - 1, &last, 1));
-    if (!r.fifo.was_lent()) continue;
+    if (!r.fifo.was_zero_copy()) continue;
     if (ok) fetched_[i] = {to, address};
     else wait_for(r);
   }
@@ -224,7 +225,7 @@ bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, u
     const ReadPort& r = *s.recv[i];
     const Status status = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, f.address},
                                                   first * p.wire_bytes, f.block, num_elems * p.wire_bytes);
-    if (!r.fifo.was_lent()) f = {};
+    if (!r.fifo.was_zero_copy()) f = {};
     else if (!status.ok()) op.reach_error = status;
   }
   return op.reach_error.ok();
@@ -364,37 +365,37 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
 }
 
 // Returns whether a message can stay in its buffer. Then its reader pulls it (by address), or the transport sends it.
-Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
+Executor::ZeroCopy Executor::may_zero_copy(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // copying shorter ones is faster
   constexpr uint32_t kLeastPulledBytes = 32 * 1024;
   // Only for sums. Readers of a gather copy the data in any case, and write it far from their caches.
   const bool by_address =
-      to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
-  if (!by_address && (bytes < kLeastBytes || to.loan() == nullptr)) return Lending::kNot;
-  if (!op.asked.empty() && op.may_land_on(data, bytes)) return Lending::kNot;
-  return by_address ? Lending::kByAddress : Lending::kToTransport;
+      to.sends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
+  if (!by_address && (bytes < kLeastBytes || to.zero_copy_send() == nullptr)) return ZeroCopy::kNot;
+  if (!op.asked.empty() && op.may_land_on(data, bytes)) return ZeroCopy::kNot;
+  return by_address ? ZeroCopy::kByAddress : ZeroCopy::kToTransport;
 }
 
 // Notes a zero-copy send. Call it directly before the message is posted. Afterwards bring_in can copy the message.
-void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes) {
-  constexpr size_t kManyLent = 64;
-  if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // in case no step overwrites data
-  if (how == Lending::kByAddress) {
-    to.lent_now = data;
-    op.lent.push_back({nullptr, &to, to.fifo.step(), data, bytes});
+void Executor::send_zero_copy(Operation& op, WritePort& to, ZeroCopy how, const std::byte* data, uint32_t bytes) {
+  constexpr size_t kManyZeroCopy = 64;
+  if (op.zero_copy.size() % kManyZeroCopy == kManyZeroCopy - 1) op.repaid();  // in case no step overwrites data
+  if (how == ZeroCopy::kByAddress) {
+    to.zero_copy_now = data;
+    op.zero_copy.push_back({nullptr, &to, to.fifo.step(), data, bytes});
     return;
   }
-  Loan* loan = to.loan();
-  loan->lend(data, to.fifo.step());
-  op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
+  ZeroCopySend* zero_copy_send = to.zero_copy_send();
+  zero_copy_send->send_zero_copy(data, to.fifo.step());
+  op.zero_copy.push_back({zero_copy_send, &to, to.fifo.step(), data, bytes});
 }
 
 // Chooses for each port whether the message goes into its ring or is sent from the buffer.
 void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes) {
   for (WritePort* w : s.send) {
-    const Lending how = stays == nullptr ? Lending::kNot : may_lend(op, *w, stays, bytes);
-    if (how == Lending::kNot) into_ring_.push_back(w->fifo.data());
-    else lending_.emplace_back(w, how);
+    const ZeroCopy how = stays == nullptr ? ZeroCopy::kNot : may_zero_copy(op, *w, stays, bytes);
+    if (how == ZeroCopy::kNot) into_ring_.push_back(w->fifo.data());
+    else zero_copy_.emplace_back(w, how);
   }
 }
 
@@ -439,7 +440,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // only the forwarding is left to do
   into_ring_.clear();
-  lending_.clear();
+  zero_copy_.clear();
   choose_ways(op, s, stays, ring_bytes);
   const bool in_blocks = has_fetched_ && landed == nullptr;
   const uint64_t part_elems = in_blocks ? block_elems_ : num_elems;
@@ -463,7 +464,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
     first += n;
   }
-  for (const auto& [w, how] : lending_) lend(op, *w, how, stays, ring_bytes);
+  for (const auto& [w, how] : zero_copy_) send_zero_copy(op, *w, how, stays, ring_bytes);
   for (WritePort* w : s.send) w->post_data(ring_bytes, op.fingerprint(s));
   for (ReadPort* r : s.recv) r->release(steps);
   has_fetched_ = false;

@@ -56,7 +56,7 @@ class Executor {
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
   /// If cores are oversubscribed, a waiting rank notes all missing peers, not only the first.
-  void set_crowded(bool crowded) { crowded_ = crowded; }
+  void set_oversubscribed(bool oversubscribed) { oversubscribed_ = oversubscribed; }
 
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // total for all peers, so that it stays in a core's L2
@@ -67,16 +67,16 @@ class Executor {
   static void note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from);
   void look_ahead(const Operation& op, const ProgramStep& s);
   void expect_next(Operation& op, uint32_t lane);
-  void offer_landing(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
-  bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  void offer_posted_receive(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  bool overwrites_zero_copy(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   bool move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
-  bool pull_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  bool pull_zero_copy(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems);
-  enum class Lending : uint8_t { kNot, kByAddress, kToTransport };
-  static Lending may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
+  enum class ZeroCopy : uint8_t { kNot, kByAddress, kToTransport };
+  static ZeroCopy may_zero_copy(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
   void choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes);
-  static void lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes);
+  static void send_zero_copy(Operation& op, WritePort& to, ZeroCopy how, const std::byte* data, uint32_t bytes);
   template <class Received>
   uint32_t gather(const ProgramStep& s, const std::byte* src, Received received);
   void fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
@@ -96,7 +96,7 @@ class Executor {
   PortTable& ports_;
   const Doorbell* own_bell_;
   const Doorbell* missing_ = nullptr;
-  bool crowded_ = false;
+  bool oversubscribed_ = false;
   StepTrace* trace_ = nullptr;
   WaitReason blocked_by_ = WaitReason::kNone;  // why the last step did not move
   std::vector<const void*> sources_;
@@ -109,7 +109,7 @@ class Executor {
   std::vector<Fetched> fetched_;                         // the current messages, by receiving port
   bool has_fetched_ = false;                             // true if any of them was pulled
   uint64_t block_elems_ = 0;                             // block size of the current messages
-  std::vector<std::pair<WritePort*, Lending>> lending_;  // zero-copy sends of the current message
+  std::vector<std::pair<WritePort*, ZeroCopy>> zero_copy_;  // zero-copy sends of the current message
   std::vector<std::byte*> into_ring_;                    // ring destinations of the current message
 };
 

@@ -18,11 +18,11 @@ FlightOperation flight_operation(const PostedOperation& posted, uint64_t last_fi
 }
 
 // Returns the operations of a status page, the newest first.
-std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
+std::vector<FlightOperation> read_page(StatusPage& page, uint64_t most) {
   std::vector<FlightOperation> found;
-  const uint64_t last = board.last_posted(), finished = board.last_finished();
+  const uint64_t last = page.last_posted(), finished = page.last_finished();
   for (uint64_t s = last; s > 0 && last - s < most; --s)
-    if (const auto posted = board.read(s)) found.push_back(flight_operation(*posted, finished));
+    if (const auto posted = page.read(s)) found.push_back(flight_operation(*posted, finished));
   return found;
 }
 
@@ -36,17 +36,17 @@ uint64_t new_communicator_id() {
 
 }  // namespace
 
-void OperationQueue::sign_board() {
+void OperationQueue::sign_page() {
   auto put = [](uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_relaxed); };
-  put(board_.owner_pid, static_cast<uint64_t>(getpid()));
-  put(board_.owner_pid_namespace, this_pid_namespace());
+  put(page_.owner_pid, static_cast<uint64_t>(getpid()));
+  put(page_.owner_pid_namespace, this_pid_namespace());
   const uint64_t agreed = transport_.agreed_id();
-  if (rank_ == 0) put(board_.communicator, agreed != 0 ? agreed : new_communicator_id());
+  if (rank_ == 0) put(page_.communicator, agreed != 0 ? agreed : new_communicator_id());
 }
 
 uint64_t OperationQueue::communicator_id() {
   if (const uint64_t agreed = transport_.agreed_id()) return agreed;
-  OperationBoard* first = transport_.board(0);
+  StatusPage* first = transport_.page(0);
   return first != nullptr ? std::atomic_ref(first->communicator).load(std::memory_order_relaxed) : 0;
 }
 
@@ -62,24 +62,24 @@ FlightRecord OperationQueue::look(bool lanes) {
     f.lost_rank = loss->rank;
     f.lost_how = std::move(loss->how);
   }
-  f.last_posted = board_.last_posted();
-  f.last_finished = board_.last_finished();
-  f.operations = read_board(board_, OperationBoard::kRecords);
+  f.last_posted = page_.last_posted();
+  f.last_finished = page_.last_finished();
+  f.operations = read_page(page_, StatusPage::kRecords);
   f.current_known = lanes;
   if (lanes && alone_ != nullptr) f.current.push_back(look_at(*alone_));
   if (lanes)
     for (const Operation* op : active_) f.current.push_back(look_at(*op));
   for (Rank r = 0; r < nranks_; ++r) {
-    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
-    if (board == nullptr) continue;
+    StatusPage* page = r != rank_ ? transport_.page(r) : nullptr;
+    if (page == nullptr) continue;
     auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
     FlightPeer p;
     p.rank = r;
-    p.pid = static_cast<int64_t>(get(board->owner_pid));
-    p.process = process_state(get(board->owner_pid), get(board->owner_pid_namespace));
-    p.last_posted = board->last_posted();
-    p.last_finished = board->last_finished();
-    p.operations = read_board(*board, kPeerOperations);
+    p.pid = static_cast<int64_t>(get(page->owner_pid));
+    p.process = process_state(get(page->owner_pid), get(page->owner_pid_namespace));
+    p.last_posted = page->last_posted();
+    p.last_finished = page->last_finished();
+    p.operations = read_page(*page, kPeerOperations);
     p.departed = transport_.departed(r);
     f.peers.push_back(std::move(p));
   }
@@ -93,7 +93,7 @@ FlightCurrent OperationQueue::look_at(const Operation& op) {
   c.operation.posted.sequence = op.sequence;
   c.operation.posted.tag = op.tag;
   if (!is_point_to_point(&p))
-    if (const auto posted = board_.read(op.sequence)) c.operation.posted = *posted;
+    if (const auto posted = page_.read(op.sequence)) c.operation.posted = *posted;
   c.operation.algorithm = algorithm_name(op.shape());
   c.protocol = protocol_name(p.protocol);
   c.reason = p.reason;

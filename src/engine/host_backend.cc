@@ -19,7 +19,7 @@ class QueueWatch final : public WaitObserver {
     queue_.diagnose(waited_ns);
     return queue_.has_failed();
   }
-  void crowded() override { queue_.even_out(); }
+  void oversubscribed() override { queue_.even_out(); }
 
  private:
   OperationQueue& queue_;

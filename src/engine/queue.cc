@@ -68,7 +68,7 @@ bool OperationQueue::step_lanes(Operation& op) {
     }
   }
   // When an operation has finished, rest() sends the last messages.
-  if (carries_ && (op.lanes_left != 0 || !op.lent.empty())) [[unlikely]]
+  if (carries_ && (op.lanes_left != 0 || !op.zero_copy.empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
 }

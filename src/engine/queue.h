@@ -51,11 +51,11 @@ class OperationQueue {
         spin_(spin),
         ports_(rank, transport),
         executor_(rank, nranks, ports_),
-        board_(*transport.board(rank)),
-        pair_board_(*transport.pair_board(rank)) {
+        page_(*transport.page(rank)),
+        pair_page_(*transport.pair_page(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
-    executor_.set_crowded(spin.crowded);
-    sign_board();
+    executor_.set_oversubscribed(spin.oversubscribed);
+    sign_page();
   }
 
   // The driver role.
@@ -154,11 +154,13 @@ class OperationQueue {
   void announce(Operation& op) {
     if (op.announced) return;
     op.announced = true;
-    if (is_point_to_point(op.program)) [[unlikely]] pair_board_.post(op.sequence, op.shape(), op.tag);
-    else board_.post(op.sequence, op.shape(), op.tag);
+    if (is_point_to_point(op.program)) [[unlikely]]
+      pair_page_.post(op.sequence, op.shape(), op.tag);
+    else page_.post(op.sequence, op.shape(), op.tag);
   }
   void finish(const Operation& op) {
-    if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence, all_finished());
+    if (!is_point_to_point(op.program)) [[likely]]
+      page_.finish(op.sequence, all_finished());
   }
   /// Returns the number of the last collective before the first unfinished one. Collectives may finish out of order.
   uint64_t all_finished() const {
@@ -166,13 +168,13 @@ class OperationQueue {
       if (!is_point_to_point(o->program)) return o->sequence - 1;
     return next_sequence_ - 1;
   }
-  void sign_board();
+  void sign_page();
   FlightCurrent look_at(const Operation& op);
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back);
-  Status find_board_mismatch(const Operation& op, bool looks_back);
+  Status find_page_mismatch(const Operation& op, bool looks_back);
   Status compare_call(uint64_t sequence, const OperationShape& mine, Rank peer);
   Status disagreement(uint64_t sequence, std::string text);
   Status find_pair_mismatch(const Operation& op);
@@ -191,8 +193,8 @@ class OperationQueue {
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;
-  OperationBoard& board_;  // this rank's status pages
-  PairBoard& pair_board_;
+  StatusPage& page_;  // this rank's status pages
+  PairPage& pair_page_;
   std::vector<const Doorbell*> bells_;  // by rank
   uint64_t next_sequence_ = 1;
   std::vector<uint64_t> sent_to_, received_from_;  // number of calls, by peer; made with the first call

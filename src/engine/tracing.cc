@@ -156,7 +156,7 @@ void Tracing::flight_wanted() {
 }
 
 Status Tracing::write_flight(const std::string& directory, std::string_view trigger) {
-  constexpr int kPatienceMs = 1000;
+  constexpr int kDeadlineMs = 1000;
   // The record of the failure shows the operations. Now they are gone.
   if (queue_.has_failed() && directory == settings_.flight_directory) return {};
   const std::lock_guard one_at_a_time(want_mutex_);
@@ -164,7 +164,7 @@ Status Tracing::write_flight(const std::string& directory, std::string_view trig
   wanted_trigger_ = trigger;
   wanted_.store(1, std::memory_order_release);
   queue_.want_flight();
-  for (int ms = 0; ms < kPatienceMs; ++ms) {
+  for (int ms = 0; ms < kDeadlineMs; ++ms) {
     if (queue_.drive()) {  // no thread drives
       flight_wanted();
       queue_.leave();

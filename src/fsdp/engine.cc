@@ -43,7 +43,7 @@ std::vector<Part> Engine::parts() {
   return impl_->parts();
 }
 Device& Engine::device() const { return impl_->device; }
-Device& Engine::keeper() const { return impl_->keeper; }
+Device& Engine::owner() const { return impl_->owner; }
 Communicator& Engine::communicator() const { return impl_->comm; }
 const OptimizerConfig& Engine::optimizer() const { return impl_->options.optimizer; }
 Status Engine::set_learning_rate(float lr) {
@@ -60,12 +60,12 @@ void Engine::reset_stats() { impl_->stats = {}; }
 bool Engine::is_here(int u) const { return impl_->check_unit(u).ok() && impl_->state(u).where == Where::kHere; }
 
 Status Engine::init(const Fill& fill) {
-  const bool direct = impl_->keeper.memory() == rondo::Memory::kHost;
+  const bool direct = impl_->owner.memory() == rondo::Memory::kHost;
   std::vector<std::byte> copy;
   for (const Part& p : parts()) {
     if (!direct) copy.resize(p.num_elems * dtype_bytes(p.dtype));
     fill(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, direct ? p.master : copy.data());
-    if (!direct) RONDO_TRY(impl_->keeper.write(p.master, copy.data(), copy.size()));
+    if (!direct) RONDO_TRY(impl_->owner.write(p.master, copy.data(), copy.size()));
   }
   return masters_changed();
 }
@@ -81,12 +81,12 @@ Status Engine::masters_changed() {
 }
 
 Status Engine::read_owned(const Read& read) const {
-  const bool direct = impl_->keeper.memory() == rondo::Memory::kHost;
+  const bool direct = impl_->owner.memory() == rondo::Memory::kHost;
   std::vector<std::byte> copy;
   for (const Part& p : impl_->parts()) {
     if (!direct) {
       copy.resize(p.num_elems * dtype_bytes(p.dtype));
-      RONDO_TRY(impl_->keeper.read(copy.data(), p.master, copy.size()));
+      RONDO_TRY(impl_->owner.read(copy.data(), p.master, copy.size()));
     }
     read(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, direct ? p.master : copy.data());
   }
@@ -254,7 +254,7 @@ Status Engine::step(int u) {
                   reinterpret_cast<const float*>(o.grad),
                   {}};
     for (size_t k = 0; k < o.states.size(); ++k) call.states[k] = reinterpret_cast<float*>(o.states[k].get());
-    RONDO_TRY(impl_->keeper.step(call));
+    RONDO_TRY(impl_->owner.step(call));
   }
   // With offload the change is complete at this point.
   if (!impl_->offloads()) RONDO_TRY(impl_->device.record(s.changed.get(), Line::kCompute));

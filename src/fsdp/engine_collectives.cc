@@ -65,7 +65,7 @@ Status Engine::Impl::reduce_segment(int u, size_t i) {
   TypeRow row{s.param, s.reduce, Dtype::kFloat32, s.master};
   const CallOptions how = call(&row, promises());
   if (st.has_sum && o.sum == nullptr) {
-    RONDO_TRY_ASSIGN(o.sum, allocate(keeper, size));
+    RONDO_TRY_ASSIGN(o.sum, allocate(owner, size));
     bytes += size;
   }
   std::byte* const home = st.has_sum ? o.sum.get() : o.grad;
@@ -110,7 +110,7 @@ Status Engine::Impl::add_sum(int u) {
     Owned& o = state(u).owned[i];
     if (s.trainable && o.sum != nullptr)
       RONDO_TRY(
-          keeper.add(s.counts[part], reinterpret_cast<float*>(o.grad), reinterpret_cast<const float*>(o.sum.get())));
+          owner.add(s.counts[part], reinterpret_cast<float*>(o.grad), reinterpret_cast<const float*>(o.sum.get())));
   }
   return {};
 }
@@ -120,7 +120,7 @@ Status Engine::Impl::scale_grads() {
   const float by = std::exchange(scale, 1.0f);
   if (by == 1) return {};
   for (const Part& p : parts())
-    if (p.grad != nullptr) RONDO_TRY(keeper.scale(p.num_elems, by, p.grad));
+    if (p.grad != nullptr) RONDO_TRY(owner.scale(p.num_elems, by, p.grad));
   return {};
 }
 
@@ -133,18 +133,18 @@ Expected<double> Engine::grad_norm() {
   Impl& e = *impl_;
   RONDO_TRY(e.make_lanes());
   auto* const lanes = reinterpret_cast<double*>(e.lanes.get());
-  RONDO_TRY(e.keeper.zero(lanes, kNormLanes * sizeof(double)));
+  RONDO_TRY(e.owner.zero(lanes, kNormLanes * sizeof(double)));
   uint64_t used = 0;
   for (size_t u = 0; u < e.states.size(); ++u)
     for (size_t i = 0; i < e.plan.units()[u].segments.size(); ++i) {
       const Segment& s = e.plan.units()[u].segments[i];
       if (!s.trainable || !e.states[u].has_sum) continue;
       const uint64_t owned = s.counts[e.part];
-      RONDO_TRY(e.keeper.add_squares(owned, reinterpret_cast<const float*>(e.states[u].owned[i].grad), lanes));
+      RONDO_TRY(e.owner.add_squares(owned, reinterpret_cast<const float*>(e.states[u].owned[i].grad), lanes));
       used = std::max(used, std::min<uint64_t>(owned, kNormLanes));
     }
   std::vector<double> sums(used);
-  RONDO_TRY(e.keeper.read(sums.data(), lanes, used * sizeof(double)));
+  RONDO_TRY(e.owner.read(sums.data(), lanes, used * sizeof(double)));
   double square = std::accumulate(sums.begin(), sums.end(), 0.0);
   RONDO_TRY(e.shard_calls->all_reduce(&square, 1, Dtype::kFloat64, Op::kSum, e.promises()));
   return std::sqrt(square);

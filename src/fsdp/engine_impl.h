@@ -56,7 +56,7 @@ class Engine::Impl {
         options(o),
         place(o.device != nullptr ? o.device : host_device()),
         device(*place),
-        keeper(plan.options().offload ? device.host() : device),
+        owner(plan.options().offload ? device.host() : device),
         calls(comm, device),
         part(static_cast<size_t>(comm.rank() % plan.shard_ranks())) {}
   ~Impl();
@@ -126,7 +126,7 @@ class Engine::Impl {
   EngineOptions options;
   const std::shared_ptr<Device> place;
   Device& device;  // holds the gathered parameters and the gradients
-  Device& keeper;  // holds the parts that this rank owns
+  Device& owner;   // holds the parts that this rank owns
   HostCalls calls;
   const size_t part;
   std::unique_ptr<Communicator> shard_group, replica_group;  // null if comm itself serves

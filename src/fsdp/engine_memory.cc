@@ -103,7 +103,7 @@ Status Engine::Impl::open() {
 // Kept until the end: on a device, allocating or freeing would wait for running work.
 Status Engine::Impl::make_lanes() {
   if (lanes != nullptr) return {};
-  RONDO_TRY_ASSIGN(lanes, allocate(keeper, kNormLanes * sizeof(double)));
+  RONDO_TRY_ASSIGN(lanes, allocate(owner, kNormLanes * sizeof(double)));
   return {};
 }
 
@@ -121,7 +121,7 @@ Status Engine::Impl::make_unit(size_t u) {
     const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
     const bool one_type = s.param == s.master;
     auto own = [&](Block* block, std::byte** at, uint64_t need) -> Status {
-      RONDO_TRY_ASSIGN(*block, allocate(keeper, need));
+      RONDO_TRY_ASSIGN(*block, allocate(owner, need));
       *at = block->get();
       bytes += need;
       return {};

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fsdp/agree.h"
-#include "fsdp/stretches.h"
+#include "fsdp/row_ranges.h"
 #include "rondo/fsdp/checkpoint.h"
 
 namespace rondo::fsdp {
@@ -27,7 +27,7 @@ Status collect(Engine& engine, HostCalls& calls, const std::vector<Part>& parts,
       const uint64_t count = s.counts[static_cast<size_t>(r)], offset = s.offsets[static_cast<size_t>(r)];
       if (count == 0) continue;
       const std::byte* mine = r == comm.rank() ? own_part(parts, u, i, unit) : nullptr;
-      if (r == 0 && comm.rank() == 0) RONDO_TRY(engine.keeper().read(to + offset * size, mine, count * size));
+      if (r == 0 && comm.rank() == 0) RONDO_TRY(engine.owner().read(to + offset * size, mine, count * size));
       if (r > 0 && comm.rank() == 0) RONDO_TRY(calls.recv(to + offset * size, count, s.master, r));
       if (r > 0 && comm.rank() == r) RONDO_TRY(calls.send(mine, count, s.master, 0));
     }

@@ -8,7 +8,7 @@
 #include "fsdp/agree.h"
 #include "fsdp/manifest.h"
 #include "fsdp/reader.h"
-#include "fsdp/stretches.h"
+#include "fsdp/row_ranges.h"
 #include "rondo/fsdp/checkpoint.h"
 
 namespace rondo::fsdp {
@@ -155,13 +155,13 @@ Status Loading::read() {
 Status Loading::read_values(Reader& reader, const StoredTensor& stored, uint64_t first_elem, uint64_t num_elems,
                             void* to) {
   const uint64_t size = dtype_bytes(stored.dtype), first = first_elem * size, bytes = num_elems * size;
-  Device& keeper = engine_.keeper();
-  if (keeper.memory() == rondo::Memory::kHost) return reader.read_bytes(stored, first, bytes, to);
+  Device& owner = engine_.owner();
+  if (owner.memory() == rondo::Memory::kHost) return reader.read_bytes(stored, first, bytes, to);
   std::vector<std::byte> piece(std::min(kPieceBytes, bytes));
   for (uint64_t at = 0, n = 0; at < bytes; at += n) {
     n = std::min<uint64_t>(piece.size(), bytes - at);
     RONDO_TRY(reader.read_bytes(stored, first + at, n, piece.data()));
-    RONDO_TRY(keeper.write(static_cast<std::byte*>(to) + at, piece.data(), n));
+    RONDO_TRY(owner.write(static_cast<std::byte*>(to) + at, piece.data(), n));
   }
   return {};
 }

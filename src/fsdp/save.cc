@@ -10,7 +10,7 @@
 #include "fsdp/folder.h"
 #include "fsdp/json.h"
 #include "fsdp/manifest.h"
-#include "fsdp/stretches.h"
+#include "fsdp/row_ranges.h"
 #include "rondo/fsdp/checkpoint.h"
 
 namespace rondo::fsdp {
@@ -112,7 +112,7 @@ Status Saving::write_mine(std::vector<Record>* mine) {
   std::map<std::pair<size_t, size_t>, const Part*> owned;
   for (const Part& p : parts) owned[{static_cast<size_t>(p.unit), p.tensor}] = &p;
   std::vector<Piece> params, states;
-  for (const Stretch& s : stretches(plan_, comm_.rank())) {
+  for (const RowRange& s : row_ranges(plan_, comm_.rank())) {
     const UnitPlan& unit = plan_.units()[s.unit];
     const Tensor& t = unit.tensors[s.tensor];
     const std::string name = full_name(unit, t);
@@ -161,12 +161,12 @@ Expected<Record> Saving::write_file(const std::string& path, const std::vector<P
 
 // Writes host memory directly. Device memory is copied in pieces.
 Status Saving::write_values(Writer& writer, const void* data, uint64_t size_bytes, Sha256* hash) const {
-  Device& keeper = engine_.keeper();
-  if (keeper.memory() == rondo::Memory::kHost) return writer.write(data, size_bytes, hash);
+  Device& owner = engine_.owner();
+  if (owner.memory() == rondo::Memory::kHost) return writer.write(data, size_bytes, hash);
   std::vector<std::byte> piece(std::min(kPieceBytes, size_bytes));
   for (uint64_t at = 0, n = 0; at < size_bytes; at += n) {
     n = std::min<uint64_t>(piece.size(), size_bytes - at);
-    RONDO_TRY(keeper.read(piece.data(), static_cast<const std::byte*>(data) + at, n));
+    RONDO_TRY(owner.read(piece.data(), static_cast<const std::byte*>(data) + at, n));
     RONDO_TRY(writer.write(piece.data(), n, hash));
   }
   return {};
@@ -192,7 +192,7 @@ Contents Saving::describe(const std::vector<Record>& records) const {
       const std::string name = kind == 0 ? shard_name(r) : fmt::format("{}/{}", kOptimizerFolder, shard_name(r));
       c.files.push_back({name, record.size_bytes, std::string(record.sha256, sizeof record.sha256)});
     }
-    for (const Stretch& s : stretches(plan_, r)) {
+    for (const RowRange& s : row_ranges(plan_, r)) {
       const Tensor& t = plan_.units()[s.unit].tensors[s.tensor];
       const std::string name = full_name(plan_.units()[s.unit], t);
       add(&c.parameters, name, t.dtype, t, {files[0], s.first_row, s.num_rows});

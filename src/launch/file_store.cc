@@ -27,12 +27,12 @@ constexpr double kAnswerS = 2;                              // deadline for an a
 constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may have answered too late
 
 // Returns whether the id's rendezvous is open: a process listens there and proves the secret. Leaves no trace.
-bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
+bool answers(const rondo_unique_id& id, Rank rank, const Deadline& deadline) {
   const auto contents = decode_id(id);
   const auto encrypted = encryption();
   if (!contents.ok() || !encrypted.ok()) return false;
   return std::any_of(contents->addresses.begin(), contents->addresses.end(), [&](const IpAddress& address) {
-    const Patience brief = patience.at_most(kAnswerS);
+    const Deadline brief = deadline.at_most(kAnswerS);
     bool refused = false;
     const auto fd = connect_tcp(address, contents->port, brief, &refused);
     ClientHandshake handshake(contents->secret, Purpose::kRendezvous, rank, *encrypted);
@@ -129,12 +129,12 @@ Expected<std::string> FileStore::write_beside(const std::string& text) const {
 
 // If two ranks 0 start at once, neither must replace the other's file. Therefore first rename without replacing, if the
 // file system supports it.
-Status FileStore::put_in_place(const std::string& temporary, const Patience& patience) {
+Status FileStore::put_in_place(const std::string& temporary, const Deadline& deadline) {
   const int dir = fd_.get();
   if (::syscall(SYS_renameat2, dir, temporary.c_str(), dir, name_.c_str(), /* RENAME_NOREPLACE */ 1) == 0) return {};
   RONDO_TRY_ASSIGN(const Found there, look());
   if (!there.text.empty()) {
-    if (answers(there.id, 0, patience))
+    if (answers(there.id, 0, deadline))
       return Status(StatusCode::kMismatch, fmt::format("another job of the same name is starting: {} holds the id of "
                                                        "{}; give each job its own name (RONDO_JOB_ID) or directory",
                                                        path_, there.by));
@@ -145,11 +145,11 @@ Status FileStore::put_in_place(const std::string& temporary, const Patience& pat
   return cannot("put the unique id to", path_, kRemedy);
 }
 
-Status FileStore::publish(const rondo_unique_id& id, const Patience& patience) {
+Status FileStore::publish(const rondo_unique_id& id, const Deadline& deadline) {
   RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
   const std::string text = fmt::format("{}{}\n{}\n", kHeader, unique_id_to_hex(id), peer_text(0, self));
   RONDO_TRY_ASSIGN(const std::string temporary, write_beside(text));
-  if (const Status s = put_in_place(temporary, patience); !s.ok()) {
+  if (const Status s = put_in_place(temporary, deadline); !s.ok()) {
     ::unlinkat(fd_.get(), temporary.c_str(), 0);
     return s;
   }
@@ -158,20 +158,20 @@ Status FileStore::publish(const rondo_unique_id& id, const Patience& patience) {
   return {};
 }
 
-Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) {
+Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Deadline& deadline) {
   std::string dead;  // the file of a dead job
   std::string whose;
-  Patience::Clock::time_point ask_again;
+  Deadline::Clock::time_point ask_again;
   for (double pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
     auto found = look();
     if (!found.ok()) return Status(found.status().code(), fmt::format("rank {}: {}", rank, found.status().message()));
-    if (!found->text.empty() && (found->text != dead || Patience::Clock::now() >= ask_again)) {
-      if (answers(found->id, rank, patience)) return found->id;
+    if (!found->text.empty() && (found->text != dead || Deadline::Clock::now() >= ask_again)) {
+      if (answers(found->id, rank, deadline)) return found->id;
       dead = found->text;
-      ask_again = Patience::Clock::now() + kAskAgain;
+      ask_again = Deadline::Clock::now() + kAskAgain;
       whose = fmt::format("; there is one of an earlier job ({}) that does not answer", found->by);
     }
-    if (const Status s = patience.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
+    if (const Status s = deadline.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
       return Status(s.code(),
                     fmt::format("rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?", rank,
                                 s.message(), whose));

@@ -30,10 +30,10 @@ class FileStore {
   ~FileStore() { withdraw(); }
 
   /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting).
-  Status publish(const rondo_unique_id& id, const Patience& patience);
+  Status publish(const rondo_unique_id& id, const Deadline& deadline);
   /// Reads the id from the file. For the other ranks. Errors: kTimeout (with the file and its contents), kAborted,
   /// kUnauthorized (other users own the file or can access it), kSystem.
-  Expected<rondo_unique_id> fetch(Rank rank, const Patience& patience);
+  Expected<rondo_unique_id> fetch(Rank rank, const Deadline& deadline);
   /// Removes the file that this store has published, if it still exists.
   void withdraw();
 
@@ -50,7 +50,7 @@ class FileStore {
   Expected<Found> look() const;
   Status check(int fd) const;
   Expected<std::string> write_beside(const std::string& text) const;
-  Status put_in_place(const std::string& temporary, const Patience& patience);
+  Status put_in_place(const std::string& temporary, const Deadline& deadline);
 
   std::string directory_, name_, path_;
   Fd fd_;  // of the directory

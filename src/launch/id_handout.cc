@@ -86,14 +86,14 @@ class Askers {
   int num_refusals_ = 0;
 };
 
-Status read_answer(int fd, rondo_unique_id* id, const Patience& patience) {
+Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
   char header[kAnswerHeaderBytes];
   constexpr std::string_view kDoing = "waiting for rank 0 to hand out the unique id";
-  RONDO_TRY(read_exactly(fd, header, sizeof(header), patience, kDoing));
+  RONDO_TRY(read_exactly(fd, header, sizeof(header), deadline, kDoing));
   wire::Reader r({header, sizeof(header)});
   const auto code = r.get<uint8_t>();
   std::string text(std::min<size_t>(r.get<uint32_t>(), kMaxAnswerBytes), '\0');
-  RONDO_TRY(read_exactly(fd, text.data(), text.size(), patience, kDoing));
+  RONDO_TRY(read_exactly(fd, text.data(), text.size(), deadline, kDoing));
   return decode_id_answer(code, text, id);
 }
 
@@ -117,17 +117,17 @@ Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id
 namespace {
 
 Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
-                          const Patience& patience) {
+                          const Deadline& deadline) {
   if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
   if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
-  return Status(why.code(), fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})",
-                                        list_ranks(missing), missing.size() == 1 ? "has" : "have", name,
-                                        patience.seconds(), kInitDeadline));
+  return Status(why.code(),
+                fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
+                            missing.size() == 1 ? "has" : "have", name, deadline.seconds(), kInitDeadline));
 }
 
 }  // namespace
 
-Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience) {
+Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Deadline& deadline) {
   if (nranks == 1) return {};
   auto listener = listen_abstract(name);
   if (!listener.ok())
@@ -139,28 +139,28 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
     Status s = askers.look();
     const std::vector<Rank> missing = askers.missing();
     if (missing.empty()) break;
-    if (s.ok()) s = patience.check("handing out the unique id");
+    if (s.ok()) s = deadline.check("handing out the unique id");
     if (!s.ok()) {
-      const Status full = handing_out_failed(s, missing, name, patience);
+      const Status full = handing_out_failed(s, missing, name, deadline);
       askers.answer_all(full.code(), full.message());
       return full;
     }
     pollfd p{askers.event_fd(), POLLIN, 0};
-    ::poll(&p, 1, patience.slice_ms());
+    ::poll(&p, 1, deadline.slice_ms());
   }
   listener->shut();
   askers.answer_all(StatusCode::kOk, {id.bytes, sizeof(id.bytes)});
   return {};
 }
 
-Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience) {
+Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Deadline& deadline) {
   wire::Writer request;
   request.put(kHandoutMagic).put(static_cast<uint32_t>(rank));
-  const Patience grace = patience.extended(kRootGraceS);
+  const Deadline grace = deadline.extended(kRootGraceS);
   Status lost;  // why a connection closed without an answer: too many connections, or rank 0 has ended
   for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {
     bool refused = false;
-    auto fd = connect_abstract(name, patience, &refused);
+    auto fd = connect_abstract(name, deadline, &refused);
     if (fd.ok()) {
       uid_t uid = 0;
       if (!same_user(fd->get(), &uid))
@@ -176,7 +176,7 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Pat
     } else if (refused && !lost.ok()) {
       return lost;
     }
-    if (const Status s = patience.pause(retry_ms, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
+    if (const Status s = deadline.pause(retry_ms, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
       return Status(s.code(), fmt::format("rank {} {}", rank, s.message()));
   }
 }

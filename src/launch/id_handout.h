@@ -20,10 +20,10 @@ namespace rondo {
 
 /// Sends the id to all ranks. For rank 0. Collective with fetch_id. Errors: kTimeout (with the missing ranks),
 /// kAborted, kSystem (another rank 0 of the same job uses the name).
-Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience);
+Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Deadline& deadline);
 /// For the other ranks. While rank 0 listens, reconnects if a connection closes without an answer. Errors: kTimeout,
 /// kAborted, kPeerLost (rank 0 has ended), kUnauthorized (another user listens there), or rank 0's error.
-Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience);
+Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Deadline& deadline);
 
 /// Returns the rank in a request, nullopt if the bytes are not a request of a rank 1..nranks-1.
 std::optional<Rank> decode_id_request(std::string_view bytes, int nranks);

@@ -37,19 +37,19 @@ int find_launcher_pid() {
   return ::getppid();
 }
 
-Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const Patience& patience) {
-  RONDO_TRY_ASSIGN(TorchStore store, TorchStore::connect(info.master_addr, info.master_port, patience));
+Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const Deadline& deadline) {
+  RONDO_TRY_ASSIGN(TorchStore store, TorchStore::connect(info.master_addr, info.master_port, deadline));
   // Every rank counts its communicators in the store, so that all ranks' n-th communicators meet.
   const std::string prefix = "rondo/" + info.job;
-  RONDO_TRY_ASSIGN(const int64_t nth, store.add(fmt::format("{}/count/{}", prefix, info.rank), 1, patience));
+  RONDO_TRY_ASSIGN(const int64_t nth, store.add(fmt::format("{}/count/{}", prefix, info.rank), 1, deadline));
   const std::string key = fmt::format("{}/id/{}", prefix, nth);
   rondo_unique_id id = {};
   if (info.rank == 0) {
     RONDO_TRY_ASSIGN(id, make_unique_id());
-    RONDO_TRY(store.set(key, {id.bytes, sizeof(id.bytes)}, patience));
+    RONDO_TRY(store.set(key, {id.bytes, sizeof(id.bytes)}, deadline));
     return id;
   }
-  RONDO_TRY_ASSIGN(const std::string value, store.get(key, patience));
+  RONDO_TRY_ASSIGN(const std::string value, store.get(key, deadline));
   if (value.size() != sizeof(id.bytes))
     return Status(StatusCode::kMismatch, fmt::format("torch's store holds {} bytes under '{}', a unique id has {}",
                                                      value.size(), key, sizeof(id.bytes)));
@@ -57,12 +57,12 @@ Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const P
   return id;
 }
 
-Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const Patience& patience) {
+Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const Deadline& deadline) {
   // Hashed, because job names may be long and other users must not see them.
   const std::string name = fmt::format("rondo-job-{}-{:016x}", ::getuid(), fnv1a(info.job));
-  if (info.rank != 0) return fetch_id(name, info.rank, patience);
+  if (info.rank != 0) return fetch_id(name, info.rank, deadline);
   RONDO_TRY_ASSIGN(const rondo_unique_id id, make_unique_id());
-  RONDO_TRY(hand_out_id(name, id, info.nranks, patience));
+  RONDO_TRY(hand_out_id(name, id, info.nranks, deadline));
   return id;
 }
 
@@ -95,30 +95,30 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
   return encode_id(id);
 }
 
-Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patience) {
+Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Deadline& deadline) {
   switch (info.meeting) {
     case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
     case LaunchInfo::Meeting::kAlone: return make_unique_id();
-    case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
-    case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
+    case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, deadline);
+    case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, deadline);
     case LaunchInfo::Meeting::kFileStore: break;  // handled by join_through_file
     case LaunchInfo::Meeting::kDerivedId:
       return derived_id({info.master_addr, info.master_port, info.secret, "set RONDO_PORT to a free port on all ranks"},
-                        info.rank == 0, 2 * patience.seconds());
+                        info.rank == 0, 2 * deadline.seconds());
   }
   return Status(StatusCode::kInternal, "unknown kind of meeting");
 }
 
 // Rank 0 removes the file before any rank continues, so that the next call cannot find this call's file.
 Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, const BootstrapOptions& options) {
-  const Patience patience(options.deadline_s, options.abort);
+  const Deadline deadline(options.deadline_s, options.abort);
   RONDO_TRY_ASSIGN(FileStore store, FileStore::open(info.directory, info.job));
   rondo_unique_id id = {};
   if (info.rank == 0) {
     RONDO_TRY_ASSIGN(id, make_unique_id());
-    RONDO_TRY(store.publish(id, patience));
+    RONDO_TRY(store.publish(id, deadline));
   } else {
-    RONDO_TRY_ASSIGN(id, store.fetch(info.rank, patience));
+    RONDO_TRY_ASSIGN(id, store.fetch(info.rank, deadline));
   }
   RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> joined, Bootstrap::join(info.nranks, id, info.rank, options));
   store.withdraw();
@@ -167,8 +167,8 @@ Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const B
     if (joined.ok()) return joined;
     return Status(joined.status().code(), fmt::format("{} ({})", joined.status().message(), info.how));
   }
-  const Patience patience(options.deadline_s, options.abort);
-  auto id = find_id(info, patience);
+  const Deadline deadline(options.deadline_s, options.abort);
+  auto id = find_id(info, deadline);
   if (!id.ok()) return Status(id.status().code(), fmt::format("{} ({})", id.status().message(), info.how));
   return Bootstrap::join(info.nranks, *id, info.rank, options);
 }

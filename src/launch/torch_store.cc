@@ -18,73 +18,73 @@ constexpr int kAskAgainMs = 10;
 wire::Writer& put_string(wire::Writer* w, std::string_view s) { return w->put(static_cast<uint64_t>(s.size())).raw(s); }
 
 template <class T>
-Expected<T> read_value(int fd, const Patience& patience, std::string_view doing) {
+Expected<T> read_value(int fd, const Deadline& deadline, std::string_view doing) {
   char bytes[sizeof(T)];
-  RONDO_TRY(read_exactly(fd, bytes, sizeof(bytes), patience, doing));
+  RONDO_TRY(read_exactly(fd, bytes, sizeof(bytes), deadline, doing));
   return wire::Reader({bytes, sizeof(bytes)}).get<T>();
 }
 
 }  // namespace
 
-Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port, const Patience& patience) {
+Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port, const Deadline& deadline) {
   RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, resolve(host));
   for (;;) {
     Status last;
     for (const IpAddress& address : addresses) {
       bool refused = false;
-      auto fd = connect_tcp(address, port, patience.at_most(kStoreConnectS), &refused);
+      auto fd = connect_tcp(address, port, deadline.at_most(kStoreConnectS), &refused);
       if (fd.ok()) {
         wire::Writer hello;
         hello.put<uint8_t>(kValidate).put(kStoreMagic);
-        RONDO_TRY(write_all(fd->get(), hello.bytes(), patience, "greeting torch's store"));
+        RONDO_TRY(write_all(fd->get(), hello.bytes(), deadline, "greeting torch's store"));
         return TorchStore(std::move(*fd));
       }
       last = fd.status();
     }
-    if (const Status s = patience.pause(kStoreRetryMs, "connecting to torch's store"); !s.ok())
+    if (const Status s = deadline.pause(kStoreRetryMs, "connecting to torch's store"); !s.ok())
       return Status(s.code(), fmt::format("{}; last: {}", s.message(), last.message()));
   }
 }
 
-Status TorchStore::set(const std::string& key, std::string_view value, const Patience& patience) {
+Status TorchStore::set(const std::string& key, std::string_view value, const Deadline& deadline) {
   wire::Writer w;
   w.put<uint8_t>(kSet);
   put_string(&w, key);
   put_string(&w, value);
-  return write_all(fd_.get(), w.bytes(), patience, "publishing the unique id in torch's store");
+  return write_all(fd_.get(), w.bytes(), deadline, "publishing the unique id in torch's store");
 }
 
-Expected<int64_t> TorchStore::add(const std::string& key, int64_t delta, const Patience& patience) {
+Expected<int64_t> TorchStore::add(const std::string& key, int64_t delta, const Deadline& deadline) {
   wire::Writer w;
   w.put<uint8_t>(kAdd);
   put_string(&w, key).put(delta);
-  RONDO_TRY(write_all(fd_.get(), w.bytes(), patience, "counting in torch's store"));
-  return read_value<int64_t>(fd_.get(), patience, "counting in torch's store");
+  RONDO_TRY(write_all(fd_.get(), w.bytes(), deadline, "counting in torch's store"));
+  return read_value<int64_t>(fd_.get(), deadline, "counting in torch's store");
 }
 
-Expected<std::string> TorchStore::get(const std::string& key, const Patience& patience) {
+Expected<std::string> TorchStore::get(const std::string& key, const Deadline& deadline) {
   const std::string doing = fmt::format("waiting for rank 0's unique id under '{}' in torch's store", key);
   wire::Writer check;
   check.put<uint8_t>(kCheck).put<uint64_t>(1);
   put_string(&check, key);
   for (;;) {
-    RONDO_TRY(write_all(fd_.get(), check.bytes(), patience, doing));
-    RONDO_TRY_ASSIGN(const uint8_t answer, read_value<uint8_t>(fd_.get(), patience, doing));
+    RONDO_TRY(write_all(fd_.get(), check.bytes(), deadline, doing));
+    RONDO_TRY_ASSIGN(const uint8_t answer, read_value<uint8_t>(fd_.get(), deadline, doing));
     if (answer == kReady) break;
     if (answer != kNotReady)
       return Status(StatusCode::kMismatch, fmt::format("torch's store answered {} to CHECK: not the protocol of "
                                                        "PyTorch 2.1 and later", answer));
-    RONDO_TRY(patience.pause(kAskAgainMs, doing));
+    RONDO_TRY(deadline.pause(kAskAgainMs, doing));
   }
   wire::Writer query;
   query.put<uint8_t>(kGet);
   put_string(&query, key);
-  RONDO_TRY(write_all(fd_.get(), query.bytes(), patience, doing));
-  RONDO_TRY_ASSIGN(const uint64_t bytes, read_value<uint64_t>(fd_.get(), patience, doing));
+  RONDO_TRY(write_all(fd_.get(), query.bytes(), deadline, doing));
+  RONDO_TRY_ASSIGN(const uint64_t bytes, read_value<uint64_t>(fd_.get(), deadline, doing));
   if (bytes > kMaxValueBytes)
     return Status(StatusCode::kMismatch, fmt::format("torch's store announced a value of {} bytes", bytes));
   std::string value(bytes, '\0');
-  RONDO_TRY(read_exactly(fd_.get(), value.data(), value.size(), patience, doing));
+  RONDO_TRY(read_exactly(fd_.get(), value.data(), value.size(), deadline, doing));
   return value;
 }
 

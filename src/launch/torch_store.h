@@ -24,13 +24,13 @@ namespace rondo {
 class TorchStore {
  public:
   /// Retries until the store answers or the deadline passes.
-  static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Patience& patience);
+  static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Deadline& deadline);
   /// Uses a connected stream.
   static TorchStore over(Fd fd) { return TorchStore(std::move(fd)); }
-  Status set(const std::string& key, std::string_view value, const Patience& patience);
-  Expected<int64_t> add(const std::string& key, int64_t delta, const Patience& patience);
+  Status set(const std::string& key, std::string_view value, const Deadline& deadline);
+  Expected<int64_t> add(const std::string& key, int64_t delta, const Deadline& deadline);
   /// Polls until the key exists, so that an abort is noticed, then returns its value.
-  Expected<std::string> get(const std::string& key, const Patience& patience);
+  Expected<std::string> get(const std::string& key, const Deadline& deadline);
 
  private:
   explicit TorchStore(Fd fd) : fd_(std::move(fd)) {}

@@ -47,9 +47,9 @@ Expected<cuda::PrimaryContext> make_current() {
 }  // namespace
 
 Memory memory_of_process() {
-  const auto wish = read_process_settings();  // errors are reported when communicators are made
-  if (wish.ok() && wish->nccl_memory == "host") return Memory::kHost;
-  return (wish.ok() && wish->nccl_memory == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
+  const auto preference = read_process_settings();  // errors are reported when communicators are made
+  if (preference.ok() && preference->nccl_memory == "host") return Memory::kHost;
+  return (preference.ok() && preference->nccl_memory == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
 }
 
 int current_device() {

@@ -83,7 +83,7 @@ class Parser {
     for (size_t t = 0; t < kNumCostTerms; ++t) {
       if (term != kCostTerms[t].name) continue;
       if (set == "spread") return take_constant(line, name, value, have_[0][t], result_.costs.spread[t]);
-      if (set == "crowded") return take_constant(line, name, value, have_[1][t], result_.costs.crowded[t]);
+      if (set == "crowded") return take_constant(line, name, value, have_[1][t], result_.costs.oversubscribed[t]);
     }
     return bad_line(line, fmt::format("unknown constant \"{}\"", name));
   }
@@ -194,7 +194,7 @@ std::string format_calibration(const Calibration& c) {
   constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
   for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
-                        c.costs.crowded[t]);
+                        c.costs.oversubscribed[t]);
   for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {
     for (size_t row = 0; row < std::min(CostCorrections::kRows, all_algorithms().size()); ++row) {
       const Algorithm& a = all_algorithms()[row];

@@ -6,7 +6,7 @@
 //     near_bytes = 1048576
 //     huge_bytes = 50331648
 //     spread.handover = 112.4               one line for each constant of cost_model.h, in nanoseconds, twice:
-//     crowded.handover = 655.0              one rank per core, and oversubscribed cores
+//     oversubscribed.handover = 655.0              one rank per core, and oversubscribed cores
 //                                           (constants from kFirstHostTerm on are optional)
 //     spread_2.reduce.ring.short = 1.1 ...  measured corrections of cost_corrections.h: a factor for each size
 //

@@ -7,17 +7,18 @@
 namespace rondo {
 namespace {
 
-constexpr size_t kFirstCrowded = 3;
+constexpr size_t kFirstOversubscribed = 3;
 
 }  // namespace
 
 size_t CostCorrections::world_of(int nranks, int ranks_per_core) {
-  if (ranks_per_core > 1) return ranks_per_core == 2 ? kFirstCrowded : kFirstCrowded + 1;
+  if (ranks_per_core > 1) return ranks_per_core == 2 ? kFirstOversubscribed : kFirstOversubscribed + 1;
   return nranks <= 2 ? 0 : nranks <= 5 ? 1 : 2;
 }
 
 size_t CostCorrections::nearest_measured(size_t world) const {
-  const size_t first = world < kFirstCrowded ? 0 : kFirstCrowded, end = world < kFirstCrowded ? kFirstCrowded : kWorlds;
+  const size_t first = world < kFirstOversubscribed ? 0 : kFirstOversubscribed,
+               end = world < kFirstOversubscribed ? kFirstOversubscribed : kWorlds;
   auto measured = [this](size_t w) {
     return std::any_of(std::begin(known[w]), std::end(known[w]), [](uint8_t forms) { return forms != 0; });
   };

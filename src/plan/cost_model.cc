@@ -105,7 +105,7 @@ CostModel built_in_costs() {
   CostModel m{{}, {}, 1 << 20, 48 << 20};
   for (size_t t = 0; t < kNumCostTerms; ++t) {
     m.spread[t] = kCostTerms[t].spread;
-    m.crowded[t] = kCostTerms[t].crowded;
+    m.oversubscribed[t] = kCostTerms[t].oversubscribed;
   }
   return m;
 }
@@ -113,7 +113,7 @@ CostModel built_in_costs() {
 CostVector cost_counts(const CostCase& c, const CostModel& model) { return Counter(c, model).count(); }
 
 double forecast_ns(const CostVector& counts, const CostModel& model, int ranks_per_core) {
-  const CostVector& k = ranks_per_core > 1 ? model.crowded : model.spread;
+  const CostVector& k = ranks_per_core > 1 ? model.oversubscribed : model.spread;
   double sum = 0;
   for (size_t t = 0; t < kNumCostTerms; ++t) sum += counts[t] * k[t];
   return sum;

@@ -53,11 +53,11 @@ inline constexpr size_t kNumCostTerms = static_cast<size_t>(CostTerm::kCount);
 
 struct CostTermInfo {
   std::string_view name, unit;
-  double spread, crowded;  // built in
+  double spread, oversubscribed;  // built in
   std::string_view summary;
 };
 inline constexpr CostTermInfo kCostTerms[] = {
-#define RONDO_X(e, name, unit, spread, crowded, summary) {name, unit, spread, crowded, summary},
+#define RONDO_X(e, name, unit, spread, oversubscribed, summary) {name, unit, spread, oversubscribed, summary},
     RONDO_COST_TERMS(RONDO_X)
 #undef RONDO_X
 };
@@ -72,7 +72,7 @@ using CostVector = std::array<double, kNumCostTerms>;
 /// Trivially copyable: all ranks get rank 0's when a communicator is made.
 struct CostModel {
   CostVector spread;     // one rank per core
-  CostVector crowded;    // ranks share cores
+  CostVector oversubscribed;  // ranks share cores
   uint64_t near_bytes;   // of a call on one core: its near caches serve calls up to this, and none from four times on
   uint64_t huge_bytes;   // size of a call from which page walks slow down pulls
   friend bool operator==(const CostModel&, const CostModel&) = default;

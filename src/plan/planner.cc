@@ -60,8 +60,8 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t pieces = (whole + limits.piece_bytes - 1) / limits.piece_bytes;
   const uint64_t two_pieces = round_up((whole + pieces - 1) / pieces, uint64_t{64}) * std::min(kPieces, pieces);
   const uint64_t longest = limits.longest_bytes;
-  const bool lent_inside = collective == Collective::kAllReduce;  // most data inside a host is zero-copy
-  if (longest <= kPieces * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_pieces;
+  const bool zero_copy_inside = collective == Collective::kAllReduce;  // most data inside a host is zero-copy
+  if (longest <= kPieces * kLong || (hosts_.num_hosts() < nranks_ && !zero_copy_inside)) return two_pieces;
   int most_here = 1;  // ranks whose messages a rank may be adding at once
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
   const bool overlaps = nranks_ > 2 && !settings_.hosts_share_cores;

@@ -13,7 +13,7 @@
 // was used and the beginning is free. A message of kRestartBytes or more also starts at the beginning if the ring is
 // empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. The data may also be in
 // the writer's process if readers can read there (zero-copy send). Its part of the ring is then still reserved
-// (lending.h).
+// (zero_copy.h).
 // *Multicast* has R readers on one FIFO. A message is written once, and all of them read it. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
@@ -63,9 +63,9 @@ struct FifoView {
 /// The payload of a Simple message's line. It shows where the data is.
 struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
-  uint64_t lent_at = 0;            // zero-copy: address in the writer's process; 0: in the ring. May include kRefused
+  uint64_t zero_copy_at = 0;       // zero-copy: address in the writer's process; 0: in the ring. May include kRefused
 };
-/// A bit of DataPlace::lent_at. It means that a reader cannot read there and waits for the data in the ring. No address
+/// A bit of DataPlace::zero_copy_at. It means that a reader cannot read there and waits for the data in the ring. No address
 /// has this bit.
 inline constexpr uint64_t kRefused = uint64_t{1} << 63;
 inline constexpr uint32_t kMaxDataLines = 32;
@@ -126,8 +126,8 @@ class FifoWriter {
   }
   /// Makes the message at data() visible to the readers. If `lent_at` is not 0, it is a zero-copy send and the data is
   /// not at data() yet.
-  RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t lent_at = 0) {
-    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, lent_at};
+  RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t zero_copy_at = 0) {
+    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
     starts_[step_ % kMaxDataLines] = offset_;
     const uint32_t next = offset_ + place_bytes(bytes);
     offset_ = next < free_end_ ? next : free_end_;
@@ -142,13 +142,13 @@ class FifoWriter {
     return true;
   }
   /// Returns true if a reader refused a zero-copy send. If the line was reused, this is a later message's state.
-  bool is_refused(uint64_t step) const { return (Mem::load_acquire(&place_of(step)->lent_at) & kRefused) != 0; }
+  bool is_refused(uint64_t step) const { return (Mem::load_acquire(&place_of(step)->zero_copy_at) & kRefused) != 0; }
   /// Copies an unread zero-copy send from `data` into the ring. Readers then use the copy, and `data` may be
   /// overwritten. Returns false if the send was refused.
   bool bring_in(uint64_t step, const std::byte* data) {
     DataPlace* place = place_of(step);
     std::memcpy(view_.data + starts_[step % kMaxDataLines], data, place->bytes);
-    return (Mem::fetch_add(&place->lent_at, uint64_t{0} - reinterpret_cast<uint64_t>(data)) & kRefused) == 0;
+    return (Mem::fetch_add(&place->zero_copy_at, uint64_t{0} - reinterpret_cast<uint64_t>(data)) & kRefused) == 0;
   }
   RONDO_HOST_DEVICE uint64_t step() const { return step_; }
   RONDO_HOST_DEVICE uint32_t num_lines() const { return view_.num_lines; }
@@ -253,13 +253,13 @@ class FifoReader {
     return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset;
   }
   /// Returns the arrived message's address in the writer's process (zero-copy send); 0 if it is in the ring.
-  uint64_t lent_at() const { return Mem::load_acquire(lent_word()) & ~kRefused; }
-  /// Call it after reading at lent_at(). Returns true if the data read is the message. False: the writer has moved the
+  uint64_t zero_copy_at() const { return Mem::load_acquire(zero_copy_word()) & ~kRefused; }
+  /// Call it after reading at zero_copy_at(). Returns true if the data read is the message. False: the writer has moved the
   /// message into the ring meanwhile.
-  bool was_lent() const { return (Mem::fetch_add(lent_word(), 0) & ~kRefused) != 0; }
+  bool was_zero_copy() const { return (Mem::fetch_add(zero_copy_word(), 0) & ~kRefused) != 0; }
   /// Requests the message in the ring, because it cannot be read at its address.
-  void refuse() const { Mem::fetch_or(lent_word(), kRefused); }
-  bool is_refused() const { return (Mem::load_acquire(lent_word()) & kRefused) != 0; }
+  void refuse() const { Mem::fetch_or(zero_copy_word(), kRefused); }
+  bool is_refused() const { return (Mem::load_acquire(zero_copy_word()) & kRefused) != 0; }
   RONDO_HOST_DEVICE const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Prefetches n lines of steps that may have arrived.
   RONDO_HOST_DEVICE void prefetch(uint32_t n) const {
@@ -278,7 +278,7 @@ class FifoReader {
   RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
     return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
   }
-  uint64_t* lent_word() const { return &reinterpret_cast<DataPlace*>(at(0).payload)->lent_at; }
+  uint64_t* zero_copy_word() const { return &reinterpret_cast<DataPlace*>(at(0).payload)->zero_copy_at; }
   FifoView view_;
   uint32_t counter_ = 0;
   uint64_t step_ = 0;

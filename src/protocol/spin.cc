@@ -23,9 +23,10 @@ void ring_slow(Doorbell& bell) {
 
 SpinSettings spin_settings(int local_ranks, int cpus) {
   SpinSettings s;
-  s.crowded = local_ranks > cpus;
+  s.oversubscribed = local_ranks > cpus;
   s.callers_compete = 2 * local_ranks > cpus;
-  if (s.crowded) s.pauses = 64;  // a peer on another core may post soon; for one on this core the thread yields at once
+  if (s.oversubscribed)
+    s.pauses = 64;  // a peer on another core may post soon; for one on this core the thread yields at once
   return s;
 }
 
@@ -100,11 +101,11 @@ bool HostSpin::idle_slow() {
     std::atomic_ref<uint32_t>(bell_->asleep).store(0, std::memory_order_relaxed);
   } else {
     sched_yield();
-    if ((settings_.crowded || settings_.home_cpu >= 0) && bell_ != nullptr) {
+    if ((settings_.oversubscribed || settings_.home_cpu >= 0) && bell_ != nullptr) {
       const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
       const uint32_t yields_per_look = settings_.home_cpu >= 0 ? 32 : 512;  // at home a look costs nothing
       const uint32_t yields = std::atomic_ref<uint32_t>(bell_->yields).fetch_add(1, std::memory_order_relaxed);
-      if (yields % yields_per_look == yields_per_look - 1) observer_.crowded();
+      if (yields % yields_per_look == yields_per_look - 1) observer_.oversubscribed();
       if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
     }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;

@@ -56,7 +56,7 @@ class WaitObserver {
  public:
   virtual bool urgent() = 0;                     // at every yield, must be cheap: true ends the wait (an abort flag)
   virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: true ends the wait
-  virtual void crowded() {}                      // after some number of yields while ranks are oversubscribed
+  virtual void oversubscribed() {}               // after some number of yields while ranks are oversubscribed
  protected:
   ~WaitObserver() = default;
 };
@@ -64,7 +64,7 @@ class WaitObserver {
 struct SpinSettings {
   uint32_t pauses = 1000;    // before the first yield
   uint32_t yield_us = 5000;  // before the first sleep
-  bool crowded = false;      // oversubscribed: ranks outnumber cores
+  bool oversubscribed = false;   // oversubscribed: ranks outnumber cores
   bool callers_compete = false;  // ranks' callers and progress threads together outnumber cores
   int home_cpu = -1;  // a caller returns to it, if ranks of several hosts outnumber the cores that they share
 
@@ -95,7 +95,7 @@ class HostSpin {
   /// unknown. If it runs on this core, it needs the core, and the thread yields at once. Returns false if the wait must
   /// end. The observer then has the reason.
   bool idle(const Doorbell* missing = nullptr) {
-    if (++idles_ <= settings_.pauses && !(settings_.crowded && shares_core(missing))) [[likely]] {
+    if (++idles_ <= settings_.pauses && !(settings_.oversubscribed && shares_core(missing))) [[likely]] {
       cpu_pause();
       return true;
     }

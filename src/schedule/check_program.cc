@@ -57,7 +57,7 @@ std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, c
 }
 
 // The other ranks of a rank's host, ascending.
-std::vector<Rank> mates(const Schedule& s, Rank rank) {
+std::vector<Rank> local_peers(const Schedule& s, Rank rank) {
   std::vector<Rank> all;
   for (Rank r = 0; r < s.nranks; ++r)
     if (r != rank && (s.hosts.empty() || s.hosts[static_cast<size_t>(r)] == s.hosts[static_cast<size_t>(rank)]))
@@ -266,7 +266,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
       const bool twice = std::adjacent_find(readers.begin(), readers.end()) != readers.end();
       if (twice || (port.group == kGroupAll && readers.size() != static_cast<size_t>(nranks) - 1))
         return Failure{fmt::format("sends to group {} but to the readers {} only", port.group, ports_text(ports))};
-      if (port.group == kGroupHost && readers != mates(*table.schedule, r.rank))
+      if (port.group == kGroupHost && readers != local_peers(*table.schedule, r.rank))
         return Failure{fmt::format("sends to the other ranks of its host but to the readers {}", ports_text(ports))};
     }
     auto [it, fresh] = by_name_.try_emplace(name, static_cast<uint32_t>(connections.size()));

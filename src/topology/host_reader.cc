@@ -185,7 +185,7 @@ class Reader {
       const char* model = info_of(p, "CPUModel");
       host_.packages.push_back({os(p), model != nullptr ? model : ""});
     }
-    if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines and boards have none
+    if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines and status pages have none
     read_nodes();
     read_cores();
     read_caches();

@@ -121,8 +121,8 @@ std::string_view staging_name(StagingPlace place) {
   return kNames[static_cast<size_t>(place)];
 }
 
-LinkWishes parse_wishes(std::string_view level, std::string_view engine) {
-  LinkWishes w;
+LinkPreferences parse_preferences(std::string_view level, std::string_view engine) {
+  LinkPreferences w;
   w.p2p = level != "loc";
   w.nvlink_only = level == "nvl";
   w.stream_engine = engine == "stream";
@@ -131,7 +131,8 @@ LinkWishes parse_wishes(std::string_view level, std::string_view engine) {
   return w;
 }
 
-LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b, const LinkWishes& wishes) {
+LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b,
+                       const LinkPreferences& preferences) {
   if (a.host != b.host) {
     LinkChoice c;
     c.reason = "on different hosts: not by a GPU transport";
@@ -148,23 +149,23 @@ LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const Rank
     return through_host(machine, a.device, b.device, std::move(why) + ": through host memory");
   };
   if (std::string why = impossible(machine, a, b); !why.empty()) return host(std::move(why));
-  if (!wishes.p2p) return host("P2P is turned off (RONDO_P2P_LEVEL=loc)");
+  if (!preferences.p2p) return host("P2P is turned off (RONDO_P2P_LEVEL=loc)");
   const GpuPair& pair = machine.pair(a.device, b.device);
   const GpuDevice &x = machine.devices[a.device], &y = machine.devices[b.device];
   if (pair.nvlinks > 0 || (x.switch_links > 0 && y.switch_links > 0)) return by_nvlink(machine, a.device, b.device);
-  if (wishes.nvlink_only) return host("no NVLink between them, and RONDO_P2P_LEVEL=nvl");
-  const PciPath level = wishes.level.value_or(default_level(machine));
+  if (preferences.nvlink_only) return host("no NVLink between them, and RONDO_P2P_LEVEL=nvl");
+  const PciPath level = preferences.level.value_or(default_level(machine));
   if (pair.path > level)
     return host(fmt::format("P2P would go through {}, beyond {} ({})", path_text(pair.path),
-                            wishes.level ? "RONDO_P2P_LEVEL" : "the default level", path_name(level)));
+                            preferences.level ? "RONDO_P2P_LEVEL" : "the default level", path_name(level)));
   return by_pcie(machine, a.device, b.device);
 }
 
 EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
-                           uint32_t blocks_per_multiprocessor, const LinkWishes& wishes) {
+                           uint32_t blocks_per_multiprocessor, const LinkPreferences& preferences) {
   EngineChoice c;
   c.reason = "requested (RONDO_DEVICE_ENGINE=stream)";
-  if (wishes.stream_engine) return c;
+  if (preferences.stream_engine) return c;
   uint64_t most_blocks = UINT32_MAX;
   size_t most_ranks = 0, fullest = 0;
   for (size_t i = 0; i < ranks.size(); ++i) {

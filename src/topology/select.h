@@ -42,14 +42,14 @@ std::string_view link_name(LinkKind kind);
 enum class StagingPlace : uint8_t { kNone, kReaderDevice, kHostMemory };
 std::string_view staging_name(StagingPlace place);
 
-struct LinkWishes {
+struct LinkPreferences {
   bool p2p = true;               // RONDO_P2P_LEVEL=loc: false
   std::optional<PciPath> level;  // RONDO_P2P_LEVEL, of PCIe
   bool nvlink_only = false;      // RONDO_P2P_LEVEL=nvl
   bool stream_engine = false;    // RONDO_DEVICE_ENGINE=stream
 };
 /// From the values of p2p_level (empty: not set) and device_engine.
-LinkWishes parse_wishes(std::string_view level, std::string_view engine);
+LinkPreferences parse_preferences(std::string_view level, std::string_view engine);
 
 struct LinkChoice {
   LinkKind kind = LinkKind::kNone;
@@ -62,7 +62,8 @@ struct LinkChoice {
 };
 
 /// For two different ranks on devices of the machine; symmetric. O(1).
-LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b, const LinkWishes& wishes);
+LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b,
+                       const LinkPreferences& preferences);
 
 enum class EngineKind : uint8_t { kInterpreter, kStream };
 
@@ -76,6 +77,6 @@ struct EngineChoice {
 /// `blocks_per_multiprocessor`: how many of its blocks fit on one. Ranks of other communicators are unknown here, but
 /// their launches use the same devices. O(ranks squared).
 EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
-                           uint32_t blocks_per_multiprocessor, const LinkWishes& wishes);
+                           uint32_t blocks_per_multiprocessor, const LinkPreferences& preferences);
 
 }  // namespace rondo

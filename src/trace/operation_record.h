@@ -87,7 +87,7 @@ struct PeerWait {
   friend bool operator==(const PeerWait&, const PeerWait&) = default;
 };
 
-struct OperationBoard {
+struct StatusPage {
   static constexpr uint32_t kRecords = 64;
   static constexpr uint32_t kWaits = 8;
   static constexpr uint64_t kForGood = UINT64_MAX;

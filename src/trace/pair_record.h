@@ -1,4 +1,4 @@
-// The status page of a rank's messages to and from single ranks (send, recv). It is separate from OperationBoard,
+// The status page of a rank's messages to and from single ranks (send, recv). It is separate from StatusPage,
 // because these calls are not in the order that all ranks share. A message is identified by its pair of ranks, its
 // direction and its number in that direction, which both ends count.
 //
@@ -19,7 +19,7 @@ struct alignas(64) PairRecord {
 };
 static_assert(sizeof(PairRecord) == 64);
 
-struct PairBoard {
+struct PairPage {
   static constexpr uint32_t kRecords = 64;
   alignas(64) uint64_t posted;  // number of posted calls
   PairRecord records[kRecords];

@@ -33,8 +33,8 @@ Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool in
     if (Doorbell* bell = transport_.bell(r.peer)) port->reader_bells.push_back(bell);
   }
   port->fifo = {view, port->counters.data(), static_cast<uint32_t>(port->counters.size())};
-  port->loans = transport_.loans(key);
-  port->lends_by_address = transport_.lends_by_address(key);
+  port->zero_copy_sends = transport_.zero_copy_sends(key);
+  port->sends_by_address = transport_.sends_by_address(key);
   slot = std::move(port);
   return slot.get();
 }
@@ -57,8 +57,8 @@ bool PortTable::try_connect(ReadPort& port) {
   const std::optional<FifoView> view = transport_.open_reader(port.key);
   if (!view) return false;
   port.fifo = {*view, transport_.counter_index(port.key, rank_)};
-  port.landing = transport_.landing(port.key);
-  port.pulls = transport_.lends_by_address(port.key);
+  port.posted_receive = transport_.posted_receive(port.key);
+  port.pulls = transport_.sends_by_address(port.key);
   port.connected = true;
   return true;
 }

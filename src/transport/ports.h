@@ -24,15 +24,15 @@ struct WritePort {
   std::vector<uint32_t> counters;       // the readers' counter indices
   std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
   uint64_t reserved = 0;                // the step after those of all started operations
-  Loan* loans = nullptr;                // by line; nullptr: all messages go through the ring
-  bool lends_by_address = false;        // zero-copy sends by address, to readers that pull
-  const std::byte* lent_now = nullptr;  // data of the message that is posted next, if readers are to pull it
+  ZeroCopySend* zero_copy_sends = nullptr;   // by line; nullptr: all messages go through the ring
+  bool sends_by_address = false;             // zero-copy sends by address, to readers that pull
+  const std::byte* zero_copy_now = nullptr;  // data of the message that is posted next, if readers are to pull it
 
   /// Returns the zero-copy send of the next line; nullptr if unavailable.
-  Loan* loan() const {
-    if (loans == nullptr) [[likely]]
+  ZeroCopySend* zero_copy_send() const {
+    if (zero_copy_sends == nullptr) [[likely]]
       return nullptr;
-    Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
+    ZeroCopySend& l = zero_copy_sends[fifo.step() & (fifo.num_lines() - 1)];
     return l.is_out() ? nullptr : &l;  // its line was reused before the data were returned
   }
   /// Makes n steps, or one message of the ring, visible to the readers, and wakes them.
@@ -41,7 +41,7 @@ struct WritePort {
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
   void post_data(uint32_t bytes, uint32_t fingerprint) {
-    fifo.post_data(bytes, fingerprint, reinterpret_cast<uint64_t>(std::exchange(lent_now, nullptr)));
+    fifo.post_data(bytes, fingerprint, reinterpret_cast<uint64_t>(std::exchange(zero_copy_now, nullptr)));
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
 };
@@ -52,23 +52,23 @@ struct ReadPort {
   Doorbell* writer_bell = nullptr;  // nullptr: cannot be woken from here
   uint64_t reserved = 0;
   bool connected = false;      // before that, `fifo` reads a line that never arrives
-  Landing* landing = nullptr;  // nullptr: all messages come through the ring
+  PostedReceive* posted_receive = nullptr;  // nullptr: all messages come through the ring
   bool pulls = false;          // some messages come by address
 
   /// Returns the arrived message's data in its posted receive; nullptr if it is in the ring.
   const std::byte* landed(uint32_t fingerprint) const {
-    return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
+    return posted_receive != nullptr ? posted_receive->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
   /// Returns true if the arrived message cannot be pulled and its writer has not copied it into the ring yet.
-  bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.lent_at() != 0; }
+  bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.zero_copy_at() != 0; }
   /// Requests a message in the ring that cannot be pulled, and wakes its writer.
   void refuse() const {
     fifo.refuse();
     if (writer_bell != nullptr) ring(*writer_bell);
   }
   void release(uint32_t n) {
-    if (landing != nullptr) [[unlikely]]
-      landing->take_back();
+    if (posted_receive != nullptr) [[unlikely]]
+      posted_receive->take_back();
     fifo.release(n);
     if (writer_bell != nullptr) [[likely]]
       ring(*writer_bell);

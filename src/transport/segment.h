@@ -46,8 +46,8 @@ struct SegmentHeader {
   uint64_t failure_code;            // StatusCode of the failure of the owner's communicator; 0: none
   uint64_t failure[127];            // its text, zero-terminated
   alignas(64) Doorbell bell;
-  OperationBoard board;
-  PairBoard pair_board;
+  StatusPage page;
+  PairPage pair_page;
 };
 
 struct DirectoryEntry {
@@ -63,8 +63,8 @@ class SegmentTransport : public Transport {
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
     return key.group == 0 ? 0 : static_cast<uint32_t>(reader);
   }
-  OperationBoard* board(Rank r) override { return &header(r).board; }
-  PairBoard* pair_board(Rank r) override { return &header(r).pair_board; }
+  StatusPage* page(Rank r) override { return &header(r).page; }
+  PairPage* pair_page(Rank r) override { return &header(r).pair_page; }
   Doorbell* bell(Rank r) override { return &header(r).bell; }
   void raise_abort(Rank by) override;
   std::optional<Rank> aborted_by() override;

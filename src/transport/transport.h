@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "protocol/fifo.h"
-#include "protocol/lending.h"
 #include "protocol/spin.h"
+#include "protocol/zero_copy.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 #include "trace/operation_record.h"
@@ -34,7 +34,7 @@ struct ConnectionKey {
   uint16_t tag = 0;
   uint16_t group = 0;
   bool inline_only = false;  // header lines only: the Inline protocol
-  uint8_t channel = 0;       // of a proxied connection, from 1 on (relay.h)
+  uint8_t channel = 0;       // of a proxied connection, from 1 on (proxy.h)
   friend bool operator==(const ConnectionKey&, const ConnectionKey&) = default;
 };
 
@@ -63,12 +63,12 @@ struct MessageLimits {
 };
 
 /// The local peers: the ranks that share memory with this one, and the transport between them.
-struct Mates {
+struct PeersOnHost {
   class Transport* transport = nullptr;  // nullptr: there are none
   std::vector<int> index;                // by rank: its index in `transport`; -1: no common memory
 };
 
-class Relay;
+class Proxy;
 
 class Transport {
  public:
@@ -84,20 +84,20 @@ class Transport {
   virtual uint32_t counter_index(const ConnectionKey& key, Rank reader) const = 0;
 
   /// Returns the zero-copy sends of an open connection's writer, one per line; nullptr if not available.
-  virtual Loan* loans(const ConnectionKey& key) { return nullptr; }
+  virtual ZeroCopySend* zero_copy_sends(const ConnectionKey& key) { return nullptr; }
   /// Returns true if the readers of an open connection can pull() from the writer's memory. Zero-copy sends by address
   /// are then possible.
-  virtual bool lends_by_address(const ConnectionKey& key) const { return false; }
+  virtual bool sends_by_address(const ConnectionKey& key) const { return false; }
   /// Returns the posted receive of an open connection's reader; nullptr if not available.
-  virtual Landing* landing(const ConnectionKey& key) { return nullptr; }
+  virtual PostedReceive* posted_receive(const ConnectionKey& key) { return nullptr; }
   /// Ends all zero-copy sends and posted receives. The engine calls it when the current operations fail. When it
   /// returns, the transport no longer reads or writes the engine's memory. It may block for a short time.
   virtual void let_go() {}
 
   /// Returns rank r's status page; nullptr if this rank cannot read it.
-  virtual OperationBoard* board(Rank r) = 0;
+  virtual StatusPage* page(Rank r) = 0;
   /// Returns the status page of rank r's sends and receives; nullptr if this rank cannot read it.
-  virtual PairBoard* pair_board(Rank r) = 0;
+  virtual PairPage* pair_page(Rank r) = 0;
   /// Returns rank r's doorbell; nullptr if this rank cannot wake it.
   virtual Doorbell* bell(Rank r) = 0;
 
@@ -151,9 +151,9 @@ class Transport {
   /// Delivers the pending messages without the driver, which leaves.
   virtual void rest() {}
   /// If some ranks share no memory with this one, these return the local peers, and the proxy for devices' messages to
-  /// the other ranks (relay.h). Otherwise they return nothing: all ranks share memory through this transport.
-  virtual std::optional<Mates> mates() { return std::nullopt; }
-  virtual Relay* relay() { return nullptr; }
+  /// the other ranks (proxy.h). Otherwise they return nothing: all ranks share memory through this transport.
+  virtual std::optional<PeersOnHost> local_peers() { return std::nullopt; }
+  virtual Proxy* proxy() { return nullptr; }
   /// Returns the communicator's id if all ranks have agreed on it. 0: it is on rank 0's status page.
   virtual uint64_t agreed_id() const { return 0; }
   /// Returns the bytes of staging memory that this rank has set up so far.

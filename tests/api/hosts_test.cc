@@ -330,7 +330,7 @@ TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
 
 // Zero-copy data of local peers is added block by block, messages are long, and rings restart: sums of many blocks, in
 // place and not, back to back, with a prime number of elements.
-TEST_F(Hosts, LongSumsOfWhatMatesLendAreRight) {
+TEST_F(Hosts, LongSumsOfWhatPeersOnHostLendAreRight) {
   spawn(World::kHosts, 4, [](Communicator& comm) {
     const size_t num = (1 << 20) + 10007;
     std::vector<float> in(num), out(num);
@@ -348,7 +348,7 @@ TEST_F(Hosts, LongSumsOfWhatMatesLendAreRight) {
 }
 
 // Small socket buffers, and a stopped peer that reads nothing: zero-copy sends stay outstanding.
-class LentOnHosts : public Hosts {
+class ZeroCopyOnHosts : public Hosts {
  protected:
   static constexpr uint64_t kBytes = 512 * 1024;  // the connection's ring would have room for it
 
@@ -403,7 +403,7 @@ class LentOnHosts : public Hosts {
   }
 };
 
-TEST_F(LentOnHosts, ASendIsDoneWhenItsBufferIsReadNoMore) {
+TEST_F(ZeroCopyOnHosts, ASendIsDoneWhenItsBufferIsReadNoMore) {
   while_stopped(
       [](Communicator& comm, auto&& go_on) {
         std::vector<char> data(kBytes, 'a');
@@ -422,7 +422,7 @@ TEST_F(LentOnHosts, ASendIsDoneWhenItsBufferIsReadNoMore) {
       });
 }
 
-TEST_F(LentOnHosts, ASendThatFailsLeavesItsBufferToItsCaller) {
+TEST_F(ZeroCopyOnHosts, ASendThatFailsLeavesItsBufferToItsCaller) {
   while_stopped(
       [](Communicator& comm, auto&& go_on) {
         void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

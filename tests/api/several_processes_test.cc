@@ -23,14 +23,14 @@ TEST(Several, ThreadsOfTwoProcesses) {
                    auto comm = Communicator::init_rank(kProcesses * kThreads, id, rank);
                    ASSERT_TRUE(is_ok(comm.status()));
                    use(**comm, 50, 1);
-                   const Comm mates = split_or_fail(**comm, process, 0);
+                   const Comm local_peers = split_or_fail(**comm, process, 0);
                    const Comm across = split_or_fail(**comm, rank % kThreads, 0);
-                   ASSERT_NE(mates, nullptr);
+                   ASSERT_NE(local_peers, nullptr);
                    ASSERT_NE(across, nullptr);
                    comm->reset();
-                   use(*mates, 30, 2);
+                   use(*local_peers, 30, 2);
                    std::thread other([&] { use(*across, 30, 3); });
-                   use(*mates, 30, 4);
+                   use(*local_peers, 30, 4);
                    other.join();
                  });
                for (std::thread& t : threads) t.join();

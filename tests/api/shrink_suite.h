@@ -156,13 +156,13 @@ TEST_P(Shrink, OfASplitAndSplitOfAShrunken) {
 class Grow : public ::testing::TestWithParam<World> {};
 
 /// The id of the new communicator, in memory that old and new ranks share.
-struct IdBoard {
+struct IdPage {
   UniqueId id;
   SharedCounter written;
 };
 
 TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) {
-  Shared<IdBoard> board;
+  Shared<IdPage> page;
   spawn(GetParam(), 5, [&](Communicator& comm) {
     // Ranks 0 to 2 are the old communicator; 3 and 4 join it later.
     const Rank r = comm.rank();
@@ -173,13 +173,13 @@ TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) {
       if (r == 0) {
         auto id = Communicator::make_unique_id();
         ASSERT_TRUE(is_ok(id.status()));
-        board->id = *id;
-        board->written.add();
+        page->id = *id;
+        page->written.add();
       }
-      larger = old->grow(5, r == 0 ? &board->id : nullptr);
+      larger = old->grow(5, r == 0 ? &page->id : nullptr);
     } else {
-      ASSERT_TRUE(board->written.wait_at_least(1, 30));
-      larger = Communicator::init_rank(5, board->id, r);
+      ASSERT_TRUE(page->written.wait_at_least(1, 30));
+      larger = Communicator::init_rank(5, page->id, r);
     }
     ASSERT_TRUE(is_ok(larger.status()));
     EXPECT_EQ((*larger)->rank(), r);

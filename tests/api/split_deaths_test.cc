@@ -19,7 +19,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kPatienceS = 40;
+constexpr double kDeadlineS = 40;
 
 // Rank 3 dies when all know where the others' new ports are. Rank 1 has given up and never connects to rank 0, which
 // waits for nobody else.
@@ -30,11 +30,11 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
   for (Rank r = 0; r < 4; ++r)
     threads.emplace_back([&, r] {
       BootstrapOptions how;
-      how.deadline_s = kPatienceS;
+      how.deadline_s = kDeadlineS;
       auto b = Bootstrap::join(4, id, r, how);
       ASSERT_OK(b.status());
       joined.add();
-      ASSERT_TRUE(joined.wait_at_least(4, kPatienceS));
+      ASSERT_TRUE(joined.wait_at_least(4, kDeadlineS));
       std::vector<std::string> all;
       if (r != 0) {  // takes part as make_child() does, and goes no further
         PeerInfo self = *describe_self(0);
@@ -46,17 +46,17 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
         ASSERT_OK((*b)->all_gather(offer.bytes().data(), offer.bytes().size(), &all));
         if (r == 3) return;  // without a goodbye
       } else {
-        const auto settings = read_settings({.init_deadline_s = kPatienceS});
+        const auto settings = read_settings({.init_deadline_s = kDeadlineS});
         ASSERT_OK(settings.status());
         ChildOptions options;
         options.settings = *settings;
         ProcessControl control(std::move(*b), options);
         const Stopwatch watch;
         expect_error(control.make_child({0, 1}, options).status(), StatusCode::kPeerLost, {"rank 3"});
-        EXPECT_LT(watch.seconds(), kPatienceS / 2);
+        EXPECT_LT(watch.seconds(), kDeadlineS / 2);
       }
       done.add();
-      EXPECT_TRUE(done.wait_at_least(3, kPatienceS));
+      EXPECT_TRUE(done.wait_at_least(3, kDeadlineS));
     });
   for (std::thread& t : threads) t.join();
 }
@@ -70,19 +70,19 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
   for (Rank r = 0; r < 3; ++r)
     threads.emplace_back([&, r] {
       BootstrapOptions how;
-      how.deadline_s = kPatienceS;
+      how.deadline_s = kDeadlineS;
       auto b = Bootstrap::join(3, id, r, how);
       ASSERT_OK(b.status());
       joined.add();
-      ASSERT_TRUE(joined.wait_at_least(3, kPatienceS));
-      const auto settings = read_settings({.init_deadline_s = kPatienceS});
+      ASSERT_TRUE(joined.wait_at_least(3, kDeadlineS));
+      const auto settings = read_settings({.init_deadline_s = kDeadlineS});
       ASSERT_OK(settings.status());
       ChildOptions options;
       options.settings = *settings;
       ProcessControl control(std::move(*b), options);
       const std::vector<Rank> members[] = {{2, 0}, {2, 1}, {1, 2}};
       if (r == 0) {
-        ASSERT_TRUE(gave_up.wait_at_least(2, kPatienceS));
+        ASSERT_TRUE(gave_up.wait_at_least(2, kDeadlineS));
       }
       if (r == 1) {
         options.abort = token;
@@ -90,10 +90,10 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
       }
       const Stopwatch watch;
       expect_error(control.make_child(members[r], options).status(), StatusCode::kAborted, {"rank 1"});
-      EXPECT_LT(watch.seconds(), kPatienceS / 2);
+      EXPECT_LT(watch.seconds(), kDeadlineS / 2);
       gave_up.add();
       done.add();
-      EXPECT_TRUE(done.wait_at_least(3, kPatienceS));
+      EXPECT_TRUE(done.wait_at_least(3, kDeadlineS));
     });
   for (std::thread& t : threads) t.join();
 }
@@ -110,7 +110,7 @@ void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
   SpawnOptions options;
   options.may_die = {victim};
   options.in_parent = [&](const std::vector<pid_t>& pids) {
-    EXPECT_TRUE(done->wait_at_least(3, kPatienceS));
+    EXPECT_TRUE(done->wait_at_least(3, kDeadlineS));
     kill(pids[static_cast<size_t>(victim)], SIGKILL);
   };
   const auto results = run_processes_bare(
@@ -128,11 +128,11 @@ void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
         EXPECT_TRUE(works(*comm));
         armed = true;
         split->add();
-        EXPECT_TRUE(split->wait_at_least(4, kPatienceS));
+        EXPECT_TRUE(split->wait_at_least(4, kDeadlineS));
         config.init_deadline_s = deadline_s;
         judge(comm->split(rank == 0 ? 0 : 1, -rank, config).status());
         done->add();
-        EXPECT_TRUE(done->wait_at_least(3, kPatienceS));
+        EXPECT_TRUE(done->wait_at_least(3, kDeadlineS));
         return {};
       },
       options);
@@ -143,7 +143,7 @@ class SplitDeaths : public ::testing::TestWithParam<World> {};
 
 TEST_P(SplitDeaths, ADeathEndsTheSplitOfAllGroups) {
   split_with_victim(
-      GetParam(), 3, [] { kill(getpid(), SIGKILL); }, kPatienceS,
+      GetParam(), 3, [] { kill(getpid(), SIGKILL); }, kDeadlineS,
       [](const Status& s) {
         EXPECT_TRUE(fails_with(s, StatusCode::kPeerLost, {"split", "rank 3"}));
       });

@@ -146,39 +146,39 @@ TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {
   contents.addresses = {IpAddress{.bytes = {127, 0, 0, 1}}};
   // A server with another secret that accepts every proof: the joiner must not trust it.
   std::thread impostor([&] {
-    const Patience patience(20, nullptr);
-    if (!patience.wait_ready(listeners->sockets[0].get(), POLLIN, "test").ok()) return;
+    const Deadline deadline(20, nullptr);
+    if (!deadline.wait_ready(listeners->sockets[0].get(), POLLIN, "test").ok()) return;
     std::string who;
     const Fd fd = accept_one(listeners->sockets[0].get(), &who);
     char hello[46], proof[32];
     std::string challenge = std::string("rondoHS") + '\2' + '\0' + std::string(32, 'n');
     std::string verdict = '\1' + std::string(32, 'x');
-    (void)read_exactly(fd.get(), hello, sizeof(hello), patience, "test");
-    (void)write_all(fd.get(), challenge, patience, "test");
-    (void)read_exactly(fd.get(), proof, sizeof(proof), patience, "test");
-    (void)write_all(fd.get(), verdict, patience, "test");
+    (void)read_exactly(fd.get(), hello, sizeof(hello), deadline, "test");
+    (void)write_all(fd.get(), challenge, deadline, "test");
+    (void)read_exactly(fd.get(), proof, sizeof(proof), deadline, "test");
+    (void)write_all(fd.get(), verdict, deadline, "test");
     char c;
-    (void)read_exactly(fd.get(), &c, 1, patience, "test");
+    (void)read_exactly(fd.get(), &c, 1, deadline, "test");
   });
   expect_error(Bootstrap::join(2, encode_id(contents), 1, {.deadline_s = 20}).status(), StatusCode::kUnauthorized,
                {"could not prove"});
   impostor.join();
 }
 
-TEST(BootstrapFailure, StrangersNeitherStallNorBreakTheRendezvous) {
+TEST(BootstrapFailure, UnauthenticatedConnectionsNeitherStallNorBreakTheRendezvous) {
   const rondo_unique_id id = testing::new_id();
   auto contents = decode_id(id);
   ASSERT_OK(contents.status());
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   const std::string half_proof = std::string("rondoHS\2\0\1", 10) + std::string(36, 'x') + std::string(500, 'y');
-  std::vector<Fd> strangers;
+  std::vector<Fd> unauthenticated;
   for (int i = 0; i < 200; ++i) {  // more than the root keeps half-open
     bool refused = false;
-    auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+    auto fd = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
     ASSERT_OK(fd.status());
     const std::string_view words[] = {"", "GET / HTTP/1.1\r\n\r\n", "rondoHS", half_proof};
-    EXPECT_OK(write_all(fd->get(), words[i % 4], patience, "test"));
-    strangers.push_back(std::move(*fd));
+    EXPECT_OK(write_all(fd->get(), words[i % 4], deadline, "test"));
+    unauthenticated.push_back(std::move(*fd));
   }
   const auto start = Clock::now();
   for (const Status& s : join_some(4, id, {0, 1, 2, 3}, {.deadline_s = 20})) EXPECT_OK(s);
@@ -190,13 +190,13 @@ TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
   ASSERT_OK(contents.status());
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   bool refused = false;
-  auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+  auto fd = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
   ASSERT_OK(fd.status());
   ClientHandshake half(contents->secret, Purpose::kRendezvous, 0);
   half.start(fd->get());
-  ASSERT_OK(patience.wait_ready(fd->get(), POLLIN, "test"));  // it was accepted and answered
+  ASSERT_OK(deadline.wait_ready(fd->get(), POLLIN, "test"));  // it was accepted and answered
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   Child holder([&]() -> std::string {
@@ -262,16 +262,16 @@ TEST(BootstrapFailure, ARankThatDiesWhileWaitingFailsTheOthersAtOnce) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
   ASSERT_OK(contents.status());
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   const auto start = Clock::now();
   Status result;
   std::thread joiner([&] { result = Bootstrap::join(3, id, 0, {.deadline_s = 60}).status(); });
   {
     bool refused = false;
-    auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+    auto fd = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
     ASSERT_OK(fd.status());
     ASSERT_OK(
-        authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), patience).status());
+        authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), deadline).status());
     wire::Writer join;
     join.put<uint32_t>(3).put<uint64_t>(60000).put<uint64_t>(60000);
     encode(PeerInfo{}, &join);

@@ -22,9 +22,9 @@ namespace {
 using testing::eventually;
 using testing::expect_error;
 
-TEST(Mesh, StrangersAreRefusedAndLogged) {
+TEST(Mesh, UnauthenticatedConnectionsAreRefusedAndLogged) {
   const Secret secret{1, 2, 3};
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   Met met[2];
   MeshPort ports[2];
   std::vector<PeerInfo> peers;
@@ -43,21 +43,21 @@ TEST(Mesh, StrangersAreRefusedAndLogged) {
   }
   ::testing::internal::CaptureStderr();
   Status meshed[2];
-  std::thread rank_0([&] { meshed[0] = connect_mesh({0, &secret, &met[0]}, ports[0], patience).status(); });
+  std::thread rank_0([&] { meshed[0] = connect_mesh({0, &secret, &met[0]}, ports[0], deadline).status(); });
   bool refused = false;
   for (const IpAddress& address : peers[0].addresses) {  // rank 0 waits for rank 1 meanwhile
-    auto lost = connect_tcp(address, peers[0].tcp_port, patience, &refused);
+    auto lost = connect_tcp(address, peers[0].tcp_port, deadline, &refused);
     ASSERT_OK(lost.status());
-    ASSERT_OK(write_all(lost->get(), "SSH-2.0-x\r\n" + std::string(100, ' '), patience, "test"));
+    ASSERT_OK(write_all(lost->get(), "SSH-2.0-x\r\n" + std::string(100, ' '), deadline, "test"));
     char c;
-    EXPECT_EQ(read_exactly(lost->get(), &c, 1, patience, "test").code(), StatusCode::kPeerLost);
-    auto liar = connect_tcp(address, peers[0].tcp_port, patience, &refused);
+    EXPECT_EQ(read_exactly(lost->get(), &c, 1, deadline, "test").code(), StatusCode::kPeerLost);
+    auto liar = connect_tcp(address, peers[0].tcp_port, deadline, &refused);
     ASSERT_OK(liar.status());
     expect_error(
-        authenticate_client(liar->get(), ClientHandshake(Secret{9, 9, 9}, Purpose::kMesh, 1), patience).status(),
+        authenticate_client(liar->get(), ClientHandshake(Secret{9, 9, 9}, Purpose::kMesh, 1), deadline).status(),
         StatusCode::kUnauthorized, {});
   }
-  meshed[1] = connect_mesh({1, &secret, &met[1]}, ports[1], patience).status();
+  meshed[1] = connect_mesh({1, &secret, &met[1]}, ports[1], deadline).status();
   rank_0.join();
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_OK(meshed[0]);
@@ -154,13 +154,13 @@ TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
   const Fd root(ends[1]);
   MeshPort port;
   port.local = std::move(*listen_abstract(met.peers[0].unix_name));
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   Status meshed;
-  std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, port, patience).status(); });
+  std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, port, deadline).status(); });
   std::vector<Fd> fds;
   auto connect_up_to = [&](size_t num) {
     bool refused = false;
-    while (fds.size() < num) fds.push_back(std::move(*connect_abstract(met.peers[0].unix_name, patience, &refused)));
+    while (fds.size() < num) fds.push_back(std::move(*connect_abstract(met.peers[0].unix_name, deadline, &refused)));
   };
   connect_up_to(150);
   ::poll(nullptr, 0, 700);
@@ -169,7 +169,7 @@ TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
     const int fd = fds[static_cast<size_t>(r - 1)].get();
     ClientHandshake client(secret, {r, 0, met.peers[static_cast<size_t>(r)].unix_name, met.peers[0].unix_name});
     auto state = client.start(fd);
-    while (state == ClientHandshake::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok())
+    while (state == ClientHandshake::State::kUnderWay && deadline.wait_ready(fd, POLLIN, "test").ok())
       state = client.advance(fd);
     EXPECT_EQ(state, ClientHandshake::State::kAccepted) << "rank " << r << ": " << client.status().to_string();
   }

@@ -228,21 +228,21 @@ std::optional<Frame> say_join(Fd fd, uint32_t nranks) {
 TEST(Pending, WhoHasProvedTheSecretKeepsItsPlace) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
-  const Patience patience(30, nullptr);
+  const Deadline deadline(30, nullptr);
   bool refused = false;
-  auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+  auto fd = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
   ASSERT_OK(fd.status());
   ASSERT_OK(
-      authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 0), patience).status());
+      authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 0), deadline).status());
   // Enough more that the rendezvous closes 400 of them.
   std::deque<Fd> open;
   for (int num_closed = 0; num_closed < 400;) {
-    auto another = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+    auto another = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
     ASSERT_OK(another.status());
-    ASSERT_OK(write_all(another->get(), "rondo", patience, "test"));
+    ASSERT_OK(write_all(another->get(), "rondo", deadline, "test"));
     open.push_back(std::move(*another));
     if (open.size() < 300) continue;
-    ASSERT_OK(patience.wait_ready(open.front().get(), POLLIN, "test"));
+    ASSERT_OK(deadline.wait_ready(open.front().get(), POLLIN, "test"));
     open.pop_front();
     ++num_closed;
   }
@@ -255,12 +255,12 @@ TEST(Pending, WhoHasProvedTheSecretKeepsItsPlace) {
 TEST(Pending, ARankThatSpeaksOfTooManyRanksIsRefused) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   bool refused = false;
-  auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+  auto fd = connect_tcp(contents->addresses[0], contents->port, deadline, &refused);
   ASSERT_OK(fd.status());
   ASSERT_OK(
-      authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), patience).status());
+      authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), deadline).status());
   const auto answer = say_join(std::move(*fd), 1 << 28);
   ASSERT_TRUE(answer.has_value());
   ASSERT_EQ(answer->kind, FrameKind::kRefused);
@@ -280,20 +280,20 @@ TEST(Pending, DoNotHoldUpTheHandOutOfAnId) {
   Child rank_0([&]() -> std::string {
     const rlimit files = {128, 128};
     ::setrlimit(RLIMIT_NOFILE, &files);
-    return hand_out_id(name, id, kRanks, Patience(20, nullptr)).to_string();
+    return hand_out_id(name, id, kRanks, Deadline(20, nullptr)).to_string();
   });
-  const Patience patience(20, nullptr);
+  const Deadline deadline(20, nullptr);
   std::vector<Fd> silent;
-  while (silent.size() < 300 && !patience.expired()) {
+  while (silent.size() < 300 && !deadline.expired()) {
     bool refused = false;
-    auto fd = connect_abstract(name, patience, &refused);
+    auto fd = connect_abstract(name, deadline, &refused);
     if (fd.ok()) silent.push_back(std::move(*fd));
   }
   std::vector<std::string> got(kRanks);
   std::vector<std::thread> ranks;
   for (Rank r = 1; r < kRanks; ++r)
     ranks.emplace_back([&, r] {
-      const auto fetched = fetch_id(name, r, patience);
+      const auto fetched = fetch_id(name, r, deadline);
       got[static_cast<size_t>(r)] = fetched.ok() ? fetched->bytes : fetched.status().to_string();
     });
   for (std::thread& t : ranks) t.join();

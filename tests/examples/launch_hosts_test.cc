@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A program called like ssh, "[options] address command", for the first two hosts.
-class PlayedSsh {
+class FakeSsh {
  public:
-  PlayedSsh() : path_(fs::temp_directory_path() / ("rondo-ssh-" + std::to_string(::getpid()))) {
+  FakeSsh() : path_(fs::temp_directory_path() / ("rondo-ssh-" + std::to_string(::getpid()))) {
     std::ofstream file(path_);
     file << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n";
     for (int h = 0; h < 2; ++h)
@@ -30,7 +30,7 @@ class PlayedSsh {
     file.close();
     fs::permissions(path_, fs::perms::owner_all);
   }
-  ~PlayedSsh() { fs::remove(path_); }
+  ~FakeSsh() { fs::remove(path_); }
   std::string path() const { return path_.string(); }
 
  private:
@@ -38,7 +38,7 @@ class PlayedSsh {
 };
 
 // Two ranks on each of two hosts. The launcher itself runs on the first.
-std::string across_hosts(const MpiLauncher& mpi, const PlayedSsh& ssh) {
+std::string across_hosts(const MpiLauncher& mpi, const FakeSsh& ssh) {
   const std::string hosts = TestHosts::address(0) + ":2," + TestHosts::address(1) + ":2";
   const std::string here = "timeout 60 " + test_hosts().shell_prefix(0) + mpi.program + " -n 4 ";
   if (mpi.short_name == "mpich")
@@ -63,7 +63,7 @@ class LaunchExampleOnHosts : public ::testing::TestWithParam<MpiLauncher> {
 };
 
 TEST_P(LaunchExampleOnHosts, ByTheLaunchersVariables) {
-  const PlayedSsh ssh;
+  const FakeSsh ssh;
   expect_says(run_command("MASTER_ADDR=" + TestHosts::address(0) + " RONDO_SECRET=ours " +
                           across_hosts(GetParam(), ssh) + " '" RONDO_EXAMPLE_LAUNCH "'"),
               {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+tcp", "hosts 2x2",
@@ -72,7 +72,7 @@ TEST_P(LaunchExampleOnHosts, ByTheLaunchersVariables) {
 
 TEST_P(LaunchExampleOnHosts, WithCommunicatorsOfMpis) {
   if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
-  const PlayedSsh ssh;
+  const FakeSsh ssh;
   expect_says(run_command(across_hosts(GetParam(), ssh) + " '" + mpi_program("mpi_comm", GetParam()) + "'"),
               {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+tcp", "hosts 2x2",
                "every element of every rank is 10", "host of rank 0: 2 ranks", "host of rank 2: 2 ranks"});

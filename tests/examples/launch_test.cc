@@ -70,9 +70,9 @@ TEST(LaunchExample, InTorchrunsEnvironment) {
 }
 
 // Fake srun and scontrol on PATH: two "nodes" that are this host, so that ranks meet at MASTER_ADDR.
-class PlayedSlurm {
+class FakeSlurm {
  public:
-  PlayedSlurm() : folder_(fs::temp_directory_path() / ("rondo-slurm-" + std::to_string(::getpid()))) {
+  FakeSlurm() : folder_(fs::temp_directory_path() / ("rondo-slurm-" + std::to_string(::getpid()))) {
     fs::create_directories(folder_);
     write("scontrol", "[ \"$*\" = 'show hostnames n[1-2]' ] || exit 1\nprintf 'localhost\\nelsewhere\\n'");
     write("srun",
@@ -82,7 +82,7 @@ class PlayedSlurm {
           "SLURM_STEP_NUM_NODES=2 timeout 60 \"$@\" & all=\"$all $!\"; done\n"
           "for p in $all; do wait $p || exit 1; done");
   }
-  ~PlayedSlurm() { fs::remove_all(folder_); }
+  ~FakeSlurm() { fs::remove_all(folder_); }
   std::string path() const { return folder_.string(); }
 
  private:
@@ -95,7 +95,7 @@ class PlayedSlurm {
 
 TEST(LaunchExample, AsABatchJobOfSlurms) {
   if (!installed("bash") || !installed("openssl")) GTEST_SKIP() << "bash or openssl is not installed";
-  const PlayedSlurm slurm;
+  const FakeSlurm slurm;
   expect_says(
       run_command("PATH='" + slurm.path() +
                   "':$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[1-2]' "

@@ -23,7 +23,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kPatienceS = 30, kNoticeS = kSanitized ? 5 : 1;
+constexpr double kDeadlineS = 30, kNoticeS = kSanitized ? 5 : 1;
 constexpr double kInitDeadlineS = 1.2;  // if the case ends at the deadline
 constexpr int kSilent = -1, kOnTransport = -2;
 
@@ -87,7 +87,7 @@ class Member {
       if (c_.stage == Stage::kShrink) prepare_shrink(*comm);
       run_.ready.add();
       const uint32_t parties = kFaultRanks - (c_.stage == Stage::kShrink ? 1 : 0);
-      if (!run_.ready.wait_at_least(parties, kPatienceS)) put("the ranks did not meet; ", record_.after, 1500);
+      if (!run_.ready.wait_at_least(parties, kDeadlineS)) put("the ranks did not meet; ", record_.after, 1500);
       made = meet_the_fault(comm.get(), id);
       if (made != nullptr) work_on(*made);
       lift_limits();
@@ -95,7 +95,7 @@ class Member {
       if (rank_ != c_.victim && comm != nullptr) go_on(*comm, made.get());
       run_.ended.add();
       const uint32_t left = parties - (leaves(c_) ? 1 : 0);
-      if (!run_.ended.wait_at_least(left, kPatienceS)) put("the ranks did not end together; ", record_.after, 1500);
+      if (!run_.ended.wait_at_least(left, kDeadlineS)) put("the ranks did not end together; ", record_.after, 1500);
     }
     if (const std::string left = leftovers(before); !left.empty()) put(left, record_.after, sizeof record_.after);
   }
@@ -109,7 +109,7 @@ class Member {
   }
   Config config() const {
     Config config;
-    config.deadline_s = kPatienceS;
+    config.deadline_s = kDeadlineS;
     config.init_deadline_s = run_.deadline_s;
     return config;
   }
@@ -127,10 +127,10 @@ class Member {
 
   void prepare_shrink(Communicator& comm) {
     run_.failed.add();
-    if (!run_.failed.wait_at_least(kFaultRanks, kPatienceS)) return;
+    if (!run_.failed.wait_at_least(kFaultRanks, kDeadlineS)) return;
     if (rank_ == kFirstDead) kill(getpid(), SIGKILL);
     Status s;
-    for (const Stopwatch watch; s.ok() && watch.seconds() < kPatienceS;)
+    for (const Stopwatch watch; s.ok() && watch.seconds() < kDeadlineS;)
       s = SimpleAllReduce(comm, 100).start(comm, nullptr);
   }
 
@@ -188,7 +188,7 @@ class Member {
     CallOptions options;
     options.deadline_s = c_.fault == Fault::kFreeze ? run_.deadline_s : 0;
     const Stopwatch watch;
-    for (int round = 0; s.ok() && (has_victim ? watch.seconds() < kPatienceS : round < 20); ++round) {
+    for (int round = 0; s.ok() && (has_victim ? watch.seconds() < kDeadlineS : round < 20); ++round) {
       record_.began_s = now_s();
       s = SimpleAllReduce(made, 1000).start(made, nullptr, &options);
     }
@@ -214,7 +214,7 @@ class Member {
     std::vector<Rank> excluded;
     if (!dies(c_) && c_.victim < comm.size()) excluded.push_back(c_.victim);
     Config config = this->config();
-    config.init_deadline_s = kPatienceS;
+    config.init_deadline_s = kDeadlineS;
     const bool made_here = c_.stage == Stage::kShrink && made != nullptr && !dies(c_);
     auto next = made_here ? Expected<Comm>(Comm()) : comm.shrink(excluded, config);
     record_.shrunk_s = now_s();
@@ -312,16 +312,16 @@ bool run_case(const MakingCase& c, double deadline_s) {
   // A rank that has not come is only noticed at the deadline.
   const bool by_deadline = c.fault == Fault::kFreeze || (c.stage == Stage::kInit && c.fault != Fault::kMemory) ||
                            (c.stage == Stage::kGrow && c.fault != Fault::kMemory);
-  run->deadline_s = by_deadline ? deadline_s : kPatienceS;
+  run->deadline_s = by_deadline ? deadline_s : kDeadlineS;
   SpawnOptions options;
-  options.deadline_s = 2 * kPatienceS;
+  options.deadline_s = 2 * kDeadlineS;
   options.may_die = {c.victim};
   if (c.stage == Stage::kShrink) options.may_die.push_back(kFirstDead);
   IdPipes ids(kFaultRanks), more_ids(kFaultRanks);
   options.in_parent = [&](const std::vector<pid_t>& pids) {
     if (c.fault != Fault::kFreeze) return;
     const uint32_t others = kFaultRanks - 1 - (c.stage == Stage::kShrink ? 1 : 0);
-    EXPECT_TRUE(run->ended.wait_at_least(others, kPatienceS));
+    EXPECT_TRUE(run->ended.wait_at_least(others, kDeadlineS));
     kill(pids[static_cast<size_t>(c.victim)], SIGKILL);
   };
   const auto results = run_processes_bare(
@@ -333,7 +333,7 @@ bool run_case(const MakingCase& c, double deadline_s) {
       options);
   const bool too_slow = std::any_of(std::begin(run->ranks), std::end(run->ranks),
                                     [](const Record& r) { return std::strstr(r.after, "parent: ") != nullptr; });
-  if (too_slow && deadline_s < kPatienceS) return false;
+  if (too_slow && deadline_s < kDeadlineS) return false;
   report(results, options);
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);

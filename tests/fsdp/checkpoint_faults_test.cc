@@ -162,7 +162,7 @@ class CheckpointFaults : public ::testing::TestWithParam<std::tuple<Rank, int>> 
 TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
   const auto [victim, error] = GetParam();
   const TempFolder folder;
-  int turn = 0, olds = 0, news = 0, there = 0, both = 0;
+  int turn = 0, olds = 0, events = 0, there = 0, both = 0;
   with_engines(World::kProcesses, adam(), [&](Engine& engine, Rank) {
     Status saved;
     save_turn(engine, 0, folder / "c", &saved);
@@ -178,7 +178,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
       ++both;
     }
     if (now == there) ++olds;
-    else ++news;
+    else ++events;
     there = now;
     if (::testing::Test::HasFailure()) return;
     if (!reached) {
@@ -190,7 +190,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
     EXPECT_FALSE(error != 0 && now != turn && stale(folder)) << "operation " << due;
   }
   EXPECT_GT(olds, 5);
-  EXPECT_GT(news, 0);
+  EXPECT_GT(events, 0);
   EXPECT_EQ(both, victim == 0 && error != 0 ? 1 : 0);
 }
 

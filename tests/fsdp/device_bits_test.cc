@@ -5,8 +5,8 @@
 // links: host_kernels
 #include <bit>
 
+#include "fsdp/fake_device.h"
 #include "fsdp/hooks.h"
-#include "fsdp/played_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {
@@ -92,7 +92,7 @@ Results run(const Case& c, bool on_devices, Delays delays = {}) {
         EngineOptions engine{.optimizer = {.rule = Rule::kAdamW, .lr = 0.01f, .weight_decay = 0.1f},
                              .deterministic = true};
         engine.clip_norm = c.clip_norm;
-        if (on_devices) engine.device = std::make_shared<PlayedDevice>(comm, delays);
+        if (on_devices) engine.device = std::make_shared<FakeDevice>(comm, delays);
         auto made = Engine::create(*plan, comm, engine);
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         Engine& e = **made;

@@ -4,7 +4,7 @@
 // timeout: 120
 // links: host_kernels
 #include "fsdp/checkpoint_support.h"
-#include "fsdp/played_device.h"
+#include "fsdp/fake_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {
@@ -19,7 +19,7 @@ Setting setting(int nranks, Place place) {
   s.optimizer.lr = 0.1f;
   if (place == Place::kHost) return s;
   s.memory = rondo::Memory::kCuda;
-  s.device = [](Communicator& comm) { return std::make_shared<PlayedDevice>(comm, Delays{300, 300}); };
+  s.device = [](Communicator& comm) { return std::make_shared<FakeDevice>(comm, Delays{300, 300}); };
   return s;
 }
 

@@ -5,8 +5,8 @@
 // links: host_kernels
 #include <span>
 
+#include "fsdp/fake_device.h"
 #include "fsdp/hooks.h"
-#include "fsdp/played_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {
@@ -24,7 +24,7 @@ void on_two_ranks(Strategy strategy, bool offload, Delays delays, const Fn& fn) 
         auto made = Engine::create(*plan, comm,
                                    {.optimizer = {.rule = Rule::kSgd, .lr = 1},
                                     .deterministic = true,
-                                    .device = std::make_shared<PlayedDevice>(comm, delays)});
+                                    .device = std::make_shared<FakeDevice>(comm, delays)});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         fill(**made);
         fn(**made, comm.rank());

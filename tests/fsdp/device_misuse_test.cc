@@ -2,7 +2,7 @@
 // labels: unit
 // timeout: 60
 // links: host_kernels
-#include "fsdp/played_device.h"
+#include "fsdp/fake_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {
@@ -102,11 +102,11 @@ TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
           for (const char* what : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate"})
             for (const uint64_t nth : {1u, 3u, 5u}) {
               {
-                auto other = std::make_shared<PlayedDevice>(comm, Delays{});  // with its own memory
+                auto other = std::make_shared<FakeDevice>(comm, Delays{});    // with its own memory
                 auto warm = Engine::create(*plan, comm, {.device = other});   // makes the communicator's own memory
                 ASSERT_TRUE(warm.ok()) << warm.status().to_string();
               }
-              auto device = std::make_shared<PlayedDevice>(comm, Delays{});
+              auto device = std::make_shared<FakeDevice>(comm, Delays{});
               cuda.fake().fail(what, cuda::kErrorOutOfMemory, nth);
               const auto made = Engine::create(*plan, comm, {.device = device});
               failed += !made.ok();
@@ -133,7 +133,7 @@ TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
   spawn(
       World::kThreads, 1,
       [&](Communicator& comm) {
-        auto made = Engine::create(*plan, comm, {.device = std::make_shared<PlayedDevice>(comm, Delays{})});
+        auto made = Engine::create(*plan, comm, {.device = std::make_shared<FakeDevice>(comm, Delays{})});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         fill(**made);
         ASSERT_TRUE(train_step(**made, net, 1, 1, 0).ok());
@@ -159,7 +159,7 @@ TEST(FsdpDeviceMisuse, AReductionThatFailsIsToldBeforeItsResultIsTrusted) {
     spawn(
         World::kThreads, 2,
         [&](Communicator& comm) {
-          auto made = Engine::create(*plan, comm, {.device = std::make_shared<PlayedDevice>(comm, Delays{})});
+          auto made = Engine::create(*plan, comm, {.device = std::make_shared<FakeDevice>(comm, Delays{})});
           ASSERT_TRUE(made.ok()) << made.status().to_string();
           Engine& e = **made;
           fill(e);

@@ -2,8 +2,8 @@
 // labels: mp
 // timeout: 120
 // links: host_kernels
+#include "fsdp/fake_device.h"
 #include "fsdp/hooks.h"
-#include "fsdp/played_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {
@@ -16,7 +16,7 @@ TEST(FsdpDeviceProcesses, TrainAsOneProcessDoes) {
       s.plan = {.nranks = 2, .strategy = strategy, .offload = offload};
       s.memory = rondo::Memory::kCuda;
       s.communicator = "p2p_level = sys\n";
-      s.device = [](Communicator& comm) { return std::make_shared<PlayedDevice>(comm, Delays{500, 500}); };
+      s.device = [](Communicator& comm) { return std::make_shared<FakeDevice>(comm, Delays{500, 500}); };
       s.by = by_hooks({});
       expect_same_training(World::kProcesses, s);
     }

@@ -3,8 +3,8 @@
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
+#include "fsdp/fake_device.h"
 #include "fsdp/hooks.h"
-#include "fsdp/played_device.h"
 
 namespace rondo::fsdp::testing {
 namespace {

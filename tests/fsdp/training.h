@@ -141,7 +141,7 @@ inline void compute(Engine& engine, std::function<void()> work) {
 
 /// Runs work where the rank's own parts are changed.
 inline void change_parts(Engine& engine, std::function<void()> work) {
-  if (engine.keeper().memory() == rondo::Memory::kHost) work();
+  if (engine.owner().memory() == rondo::Memory::kHost) work();
   else compute(engine, std::move(work));
 }
 

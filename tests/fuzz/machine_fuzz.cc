@@ -17,6 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (!again.ok() || scene_text(*again) != scene_text(*scene)) std::abort();
   if (describe_devices(scene->machine).empty() || describe_links(scene->machine).empty()) std::abort();
   for (const char* level : {"", "nvl", "sys"})
-    if (describe_choices(*scene, parse_wishes(level, "")).empty()) std::abort();
+    if (describe_choices(*scene, parse_preferences(level, "")).empty()) std::abort();
   return 0;
 }

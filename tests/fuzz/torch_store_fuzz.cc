@@ -13,9 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (send(server.get(), data, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes)) return 0;
   shutdown(server.get(), SHUT_WR);
   TorchStore store = TorchStore::over(Fd(ends[0]));
-  const Patience patience(0.02, nullptr);
-  (void)store.add("count", 1, patience);
-  (void)store.set("key", "value", patience);
-  (void)store.get("key", patience);
+  const Deadline deadline(0.02, nullptr);
+  (void)store.add("count", 1, deadline);
+  (void)store.set("key", "value", deadline);
+  (void)store.get("key", deadline);
   return 0;
 }

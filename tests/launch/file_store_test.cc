@@ -84,7 +84,7 @@ class FileStoreTest : public ::testing::Test {
     testing::Child dead([&]() -> std::string {
       auto s = FileStore::open(directory_, job);
       const auto id = make_unique_id();
-      if (!s.ok() || !id.ok() || !s->publish(*id, Patience(20, nullptr)).ok()) return "failed";
+      if (!s.ok() || !id.ok() || !s->publish(*id, Deadline(20, nullptr)).ok()) return "failed";
       ::_exit(3);
     });
     dead.join();
@@ -156,11 +156,11 @@ TEST_F(FileStoreTest, ALiveJobOfTheSameNameIsNotMixedUp) {
   const auto one = make_unique_id(), two = make_unique_id();
   ASSERT_OK(one.status());
   ASSERT_OK(two.status());
-  ASSERT_OK(first.publish(*one, Patience(20, nullptr)));
-  expect_error(second.publish(*two, Patience(20, nullptr)), StatusCode::kMismatch,
+  ASSERT_OK(first.publish(*one, Deadline(20, nullptr)));
+  expect_error(second.publish(*two, Deadline(20, nullptr)), StatusCode::kMismatch,
                {"another job of the same name", "RONDO_JOB_ID", first.path()});
   second.withdraw();
-  const auto got = store().fetch(1, Patience(20, nullptr));
+  const auto got = store().fetch(1, Deadline(20, nullptr));
   ASSERT_OK(got.status());
   EXPECT_EQ(std::string_view(got->bytes, 128), std::string_view(one->bytes, 128));
   EXPECT_EQ(num_files(), 1u) << "the second has left nothing, nor taken away the first's";
@@ -203,7 +203,7 @@ TEST_F(FileStoreTest, ADirectoryThatMayNotBeWrittenToIsNamed) {
 TEST_F(FileStoreTest, TheFileIsTheUsersAlone) {
   const mode_t before = ::umask(0);
   FileStore s = store();
-  ASSERT_OK(s.publish(*make_unique_id(), Patience(20, nullptr)));
+  ASSERT_OK(s.publish(*make_unique_id(), Deadline(20, nullptr)));
   ::umask(before);
   struct stat file {};
   ASSERT_EQ(::stat(s.path().c_str(), &file), 0);
@@ -214,8 +214,8 @@ TEST_F(FileStoreTest, FilesThatOthersCouldHaveMadeAreRefused) {
   FileStore s = store();
   const auto id = make_unique_id();
   ASSERT_OK(id.status());
-  ASSERT_OK(s.publish(*id, Patience(20, nullptr)));
-  auto fetched = [&] { return store().fetch(1, Patience(0.5, nullptr)).status(); };
+  ASSERT_OK(s.publish(*id, Deadline(20, nullptr)));
+  auto fetched = [&] { return store().fetch(1, Deadline(0.5, nullptr)).status(); };
   EXPECT_OK(fetched());
   for (const mode_t mode : {0660u, 0606u, 0640u, 0604u}) {
     ASSERT_EQ(::chmod(s.path().c_str(), mode), 0);
@@ -241,7 +241,7 @@ TEST_F(FileStoreTest, DamagedFilesAreRefused) {
   for (const std::string text : {"", "rondo store 1\n", "rondo store 1\n123\n", "#!/bin/sh\n"}) {
     std::ofstream(s.path()) << text;
     ASSERT_EQ(::chmod(s.path().c_str(), 0600), 0);
-    expect_error(store().fetch(1, Patience(0.5, nullptr)).status(), StatusCode::kMismatch, {s.path(), "remove it"});
+    expect_error(store().fetch(1, Deadline(0.5, nullptr)).status(), StatusCode::kMismatch, {s.path(), "remove it"});
   }
 }
 
@@ -251,7 +251,7 @@ TEST_F(FileStoreTest, AbortEndsTheWait) {
     ::poll(nullptr, 0, 50);
     abort = true;
   });
-  expect_error(store().fetch(1, Patience(60, &abort)).status(), StatusCode::kAborted, {"rank 1"});
+  expect_error(store().fetch(1, Deadline(60, &abort)).status(), StatusCode::kAborted, {"rank 1"});
   aborter.join();
 }
 

@@ -300,10 +300,10 @@ TEST(LaunchMeeting, ATakenPortIsNamed) {
 
 TEST(LaunchMeeting, MissingRanksAreNamedToAllAtTheLocalSocket) {
   const std::string name = "rondo-test-" + unique_name();
-  const Patience patience(0.3, nullptr);
+  const Deadline deadline(0.3, nullptr);
   Status fetched;
-  std::thread other([&] { fetched = fetch_id(name, 2, patience).status(); });
-  const Status handed = hand_out_id(name, rondo_unique_id{}, 4, patience);
+  std::thread other([&] { fetched = fetch_id(name, 2, deadline).status(); });
+  const Status handed = hand_out_id(name, rondo_unique_id{}, 4, deadline);
   other.join();
   for (const Status& s : {handed, fetched}) {
     EXPECT_EQ(s.code(), StatusCode::kTimeout) << s.to_string();
@@ -315,7 +315,7 @@ TEST(LaunchMeeting, ASecondRankZeroIsRefused) {
   const std::string name = "rondo-test-zero-" + unique_name();
   const auto first = listen_abstract(name);
   ASSERT_OK(first.status());
-  const Status s = hand_out_id(name, rondo_unique_id{}, 2, Patience(5, nullptr));
+  const Status s = hand_out_id(name, rondo_unique_id{}, 2, Deadline(5, nullptr));
   EXPECT_EQ(s.code(), StatusCode::kSystem);
   EXPECT_NE(s.message().find("another rank 0"), std::string_view::npos) << s.to_string();
 }

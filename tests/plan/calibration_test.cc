@@ -46,7 +46,7 @@ Calibration sample() {
   c.costs.huge_bytes = 9999999999;
   for (size_t t = 0; t < kNumCostTerms; ++t) {
     c.costs.spread[t] = 0.1 + static_cast<double>(t) / 3;
-    c.costs.crowded[t] = 1e-7 * static_cast<double>(t);
+    c.costs.oversubscribed[t] = 1e-7 * static_cast<double>(t);
   }
   return c;
 }
@@ -236,8 +236,9 @@ TEST(Calibration, DefaultPlace) {
 TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   Calibration dear = sample();
   dear.costs.spread.fill(1e-6);
-  dear.costs.crowded.fill(1e-6);
-  for (CostVector* v : {&dear.costs.spread, &dear.costs.crowded}) (*v)[static_cast<size_t>(CostTerm::kHandover)] = 1e6;
+  dear.costs.oversubscribed.fill(1e-6);
+  for (CostVector* v : {&dear.costs.spread, &dear.costs.oversubscribed})
+    (*v)[static_cast<size_t>(CostTerm::kHandover)] = 1e6;
   const File file(format_calibration(dear));
   auto choice = [](const auto& comms, size_t rank) {
     return comms[rank]->explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);

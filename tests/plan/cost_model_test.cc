@@ -293,8 +293,8 @@ TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   counts[static_cast<size_t>(CostTerm::kRingByte)] = 1000;
   model.spread[static_cast<size_t>(CostTerm::kHandover)] = 100;
   model.spread[static_cast<size_t>(CostTerm::kRingByte)] = 0.5;
-  model.crowded[static_cast<size_t>(CostTerm::kHandover)] = 7;
-  model.crowded[static_cast<size_t>(CostTerm::kRingByte)] = 1;
+  model.oversubscribed[static_cast<size_t>(CostTerm::kHandover)] = 7;
+  model.oversubscribed[static_cast<size_t>(CostTerm::kRingByte)] = 1;
   EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 1), 800);
   EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 2), 1021);
 }

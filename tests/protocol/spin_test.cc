@@ -17,10 +17,10 @@ using testing::cpu_mask;
 using testing::set_cpu_mask;
 
 TEST(Spin, ThreadsThatShareCoresWithCallersSleepSoon) {
-  const SpinSettings roomy = spin_settings(1, 2), full = spin_settings(2, 2), crowded = spin_settings(3, 2);
-  EXPECT_FALSE(roomy.crowded || roomy.callers_compete);
-  EXPECT_TRUE(!full.crowded && full.callers_compete);
-  EXPECT_TRUE(crowded.crowded && crowded.callers_compete);
+  const SpinSettings roomy = spin_settings(1, 2), full = spin_settings(2, 2), oversubscribed = spin_settings(3, 2);
+  EXPECT_FALSE(roomy.oversubscribed || roomy.callers_compete);
+  EXPECT_TRUE(!full.oversubscribed && full.callers_compete);
+  EXPECT_TRUE(oversubscribed.oversubscribed && oversubscribed.callers_compete);
   EXPECT_EQ(roomy.in_background().yield_us, roomy.yield_us);
   EXPECT_EQ(roomy.in_background().pauses, roomy.pauses);
   EXPECT_LE(full.in_background().yield_us * 10, full.yield_us);
@@ -42,7 +42,7 @@ TEST(Spin, ASleepIsAnnouncedAndEnds) {
 }
 
 struct Counting : Patient {
-  void crowded() override { ++num_looks; }
+  void oversubscribed() override { ++num_looks; }
   int num_looks = 0;
 };
 

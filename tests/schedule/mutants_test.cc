@@ -177,7 +177,7 @@ const std::vector<std::pair<const char*, Mutation>>& mutations() {
 }
 
 /// A definition with waits: the owner's copy must be done before another lane sends it.
-void relayed_all_gather(Recorder& p, Rank rank, int nranks) {
+void proxied_all_gather(Recorder& p, Rank rank, int nranks) {
   p.chunks(1, nranks);
   p.lane(0);
   p.copy(in(0), out(rank));
@@ -320,15 +320,15 @@ TEST(Mutants, AreKilledOrEquivalent) {
       }
     EXPECT_GE(mutants.made() - before, 20) << a.name << " " << collective_name(a.collective);
   }
-  Schedule relayed;
-  relayed.collective = Collective::kAllGather;
-  relayed.nranks = 3;
+  Schedule proxied;
+  proxied.collective = Collective::kAllGather;
+  proxied.nranks = 3;
   for (Rank r = 0; r < 3; ++r) {
     Recorder p(r, 3);
-    relayed_all_gather(p, r, 3);
-    relayed.ranks.push_back(p.take());
+    proxied_all_gather(p, r, 3);
+    proxied.ranks.push_back(p.take());
   }
-  mutants.breed("relayed all_gather", relayed, {});
+  mutants.breed("relayed all_gather", proxied, {});
   mutants.report();
   EXPECT_GE(mutants.made(), 1000);
   for (const auto& [what, count] : mutants.counts())

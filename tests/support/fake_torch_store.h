@@ -48,13 +48,13 @@ class FakeTorchStore {
   }
   template <class T>
   bool take(int fd, T* value) {
-    return read_exactly(fd, value, sizeof(*value), patience_, "serve").ok();
+    return read_exactly(fd, value, sizeof(*value), deadline_, "serve").ok();
   }
   bool take(int fd, std::string* s) {
     uint64_t bytes = 0;
     if (!take(fd, &bytes) || bytes > 4096) return false;
     s->resize(bytes);
-    return read_exactly(fd, s->data(), bytes, patience_, "serve").ok();
+    return read_exactly(fd, s->data(), bytes, deadline_, "serve").ok();
   }
   void serve(int fd) {
     uint8_t query = 0;
@@ -87,11 +87,11 @@ class FakeTorchStore {
       case 5: w.put<uint8_t>(values_.count(key) == 1 ? 0 : 1); break;
       default: return false;
     }
-    return write_all(fd, w.bytes(), patience_, "serve").ok();
+    return write_all(fd, w.bytes(), deadline_, "serve").ok();
   }
 
   std::atomic<bool> stop_ = false;
-  const Patience patience_{20, &stop_};
+  const Deadline deadline_{20, &stop_};
   std::mutex mutex_;
   std::map<std::string, std::string> values_;
   Listeners listeners_;

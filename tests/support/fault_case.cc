@@ -25,7 +25,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kPatienceS = 30;
+constexpr double kDeadlineS = 30;
 constexpr double kNoticeS = kSanitized ? 5 : 1;  // from the death, or from the deadline, to the status
 
 // Results of a rank. Plain memory, because it is read when all ranks have ended.
@@ -187,7 +187,7 @@ void call_until_failure(Communicator& comm, const FaultCase& c, Caller& caller, 
   const Stopwatch watch;
   std::string wrong;
   Status status;
-  for (int round = 0; status.ok() && watch.seconds() < kPatienceS; ++round) {
+  for (int round = 0; status.ok() && watch.seconds() < kDeadlineS; ++round) {
     if (tolerated(c.fault) && round == 3) return put(wrong, record.wrong, sizeof record.wrong);
     record.began_s = now_s();
     status = caller.call(&wrong, deadline_s);
@@ -226,7 +226,7 @@ void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultCont
   record.called = true;
   const auto meet = [&](SharedCounter& at) {
     at.add();
-    if (!at.wait_at_least(kFaultRanks, kPatienceS)) put("the ranks did not meet; ", record.wrong, sizeof record.wrong);
+    if (!at.wait_at_least(kFaultRanks, kDeadlineS)) put("the ranks did not meet; ", record.wrong, sizeof record.wrong);
   };
   // Peers may read this rank's buffers until their calls have ended too, so the buffers live until all have.
   Caller caller(*comm, c);
@@ -244,14 +244,14 @@ void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultCont
     else call_until_failure(*comm, c, caller, run.deadline_s, record);
     if (c.fault == Fault::kMemory) {  // ranks of one process share the pool, and a new communicator allocates from it
       if (control != nullptr) control->free_memory(), run.freed.add();
-      else if (!run.freed.wait_at_least(1, kPatienceS)) put("no memory was freed; ", record.wrong, sizeof record.wrong);
+      else if (!run.freed.wait_at_least(1, kDeadlineS)) put("no memory was freed; ", record.wrong, sizeof record.wrong);
     }
     if (control == nullptr && !tolerated(c.fault) && record.code != 0) shrink_and_sum(*comm, c, record);
   }
   run.ended.add();
   // Destroying a communicator counts as leaving, so wait until all ranks have their status.
   const uint32_t left = ends_process(c) || c.fault == Fault::kFreeze ? kFaultRanks - 1 : kFaultRanks;
-  if (!run.ended.wait_at_least(left, kPatienceS))
+  if (!run.ended.wait_at_least(left, kDeadlineS))
     put("the ranks did not end together; ", record.wrong, sizeof record.wrong);
 }
 
@@ -265,20 +265,20 @@ TransportDecorator decorate_victim(Rank victim, const std::shared_ptr<FaultContr
 
 Config config_of_case() {
   Config config;
-  config.deadline_s = kPatienceS;
-  config.init_deadline_s = kPatienceS;
+  config.deadline_s = kDeadlineS;
+  config.init_deadline_s = kDeadlineS;
   return config;
 }
 
 void run_processes(const FaultCase& c, CaseRun& run) {
   (void)tables();  // before the forks
   SpawnOptions options;
-  options.deadline_s = 2 * kPatienceS;
+  options.deadline_s = 2 * kDeadlineS;
   options.may_die = {c.victim};
   IdPipes id_pipes(kFaultRanks);
   if (c.fault == Fault::kFreeze)
     options.in_parent = [&](const std::vector<pid_t>& pids) {
-      EXPECT_TRUE(run.ended.wait_at_least(kFaultRanks - 1, kPatienceS));
+      EXPECT_TRUE(run.ended.wait_at_least(kFaultRanks - 1, kDeadlineS));
       kill(pids[static_cast<size_t>(c.victim)], SIGKILL);
     };
   const auto results = run_processes_bare(
@@ -378,7 +378,7 @@ void judge_shrink(const FaultCase& c, const CaseRun& run, Rank rank) {
   for (Rank i = 0, at = 0; i < kFaultRanks; ++i)
     if (i != c.victim) survivors[static_cast<size_t>(at++)] = i;
   EXPECT_EQ(r.members, survivors) << "rank " << rank;
-  EXPECT_LT(r.summed_s - r.shrunk_s, kPatienceS / 3);  // 0.1 s on an idle machine: printed, not judged
+  EXPECT_LT(r.summed_s - r.shrunk_s, kDeadlineS / 3);  // 0.1 s on an idle machine: printed, not judged
 }
 
 FaultTimes times_of(const FaultCase& c, const CaseRun& run) {
@@ -458,10 +458,10 @@ void run_fault_case(const FaultCase& c) {
   const std::set<std::string> names = shared_names();
   for (double deadline_s = kFaultDeadlineS;; deadline_s *= 3) {
     Shared<CaseRun> run;
-    run->deadline_s = meets_deadline(c) ? deadline_s : kPatienceS;
+    run->deadline_s = meets_deadline(c) ? deadline_s : kDeadlineS;
     (c.world == World::kProcesses ? run_processes : run_threads)(c, *run);
     if (::testing::Test::HasFatalFailure()) return;
-    if (too_slow(c, *run) && deadline_s < kPatienceS / 3) {
+    if (too_slow(c, *run) && deadline_s < kDeadlineS / 3) {
       std::printf("the machine is too busy for a deadline of %.1f s: once more with three times as much\n", deadline_s);
       continue;
     }

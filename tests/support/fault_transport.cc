@@ -16,7 +16,7 @@ namespace rondo::testing {
 namespace {
 
 // Long enough for the next message to arrive, if there is one.
-constexpr double kReorderPatienceS = 0.02;
+constexpr double kReorderDeadlineS = 0.02;
 
 constexpr uint64_t with_step(uint64_t flag, uint64_t step) { return (flag & ~kStepMask) | ((step + 1) & kStepMask); }
 
@@ -106,9 +106,13 @@ Fault FaultControl::count_opening(Rank writer) {
   return fault_;
 }
 
-struct FaultTransport::Relay {
-  Relay(const ConnectionKey& k, const FifoView& real_view, bool sends, uint32_t counters, int nranks)
-      : key(k), real(real_view), sent(sends), num_counters(counters), room(static_cast<size_t>(nranks)),
+struct FaultTransport::Proxy {
+  Proxy(const ConnectionKey& k, const FifoView& real_view, bool sends, uint32_t counters, int nranks)
+      : key(k),
+        real(real_view),
+        sent(sends),
+        num_counters(counters),
+        room(static_cast<size_t>(nranks)),
         pages(real.num_lines * sizeof(HeaderLine) + real.data_bytes + sizeof(ReadCounter) * room) {
     own = real;
     own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
@@ -129,21 +133,21 @@ struct FaultTransport::Relay {
   FifoView own;
   // Uses an odd address, as a network may do.
   bool land(const std::byte* data, uint32_t bytes, uint64_t flag) {
-    if (loans.empty()) return false;
+    if (zero_copy_sends.empty()) return false;
     arrived.resize(bytes + 1);
     std::memcpy(arrived.data() + 1, data, bytes);
-    return landing.put(arrived.data() + 1, bytes, flag);
+    return posted_receive.put(arrived.data() + 1, bytes, flag);
   }
 
-  std::vector<Loan> loans;  // by line; empty: no zero-copy sends
+  std::vector<ZeroCopySend> zero_copy_sends;  // by line; empty: no zero-copy sends
   struct Late {
-    Loan* loan;
+    ZeroCopySend* zero_copy_send;
     double due_s;
     const std::byte* data;
     std::vector<std::byte> as_sent;
   };
   std::vector<Late> late;
-  Landing landing;
+  PostedReceive posted_receive;
   std::vector<std::byte> arrived;
   uint64_t step = 0;  // the next to be carried
   struct Held {
@@ -172,38 +176,39 @@ FifoView FaultTransport::add(const ConnectionKey& key, const FifoView& real) {
   const bool sent = key.writer == rank_;
   const uint32_t counters = !sent ? real_->counter_index(key, rank_) : key.group == 0 ? 1 : static_cast<uint32_t>(nranks_);
   const std::lock_guard lock(mutex_);
-  relays_.push_back(std::make_unique<Relay>(key, real, sent, counters, nranks_));
-  if (control_->lends_ && real.data != nullptr) relays_.back()->loans = std::vector<Loan>(real.num_lines);
-  return relays_.back()->own;
+  proxies_.push_back(std::make_unique<Proxy>(key, real, sent, counters, nranks_));
+  if (control_->sends_zero_copy_ && real.data != nullptr)
+    proxies_.back()->zero_copy_sends = std::vector<ZeroCopySend>(real.num_lines);
+  return proxies_.back()->own;
 }
 
-FaultTransport::Relay* FaultTransport::find_lending(const ConnectionKey& key, bool sent) {
+FaultTransport::Proxy* FaultTransport::find_zero_copy(const ConnectionKey& key, bool sent) {
   const std::lock_guard lock(mutex_);
-  for (const auto& relay : relays_)
-    if (relay->key == key && relay->sent == sent && !relay->loans.empty()) return relay.get();
+  for (const auto& proxy : proxies_)
+    if (proxy->key == key && proxy->sent == sent && !proxy->zero_copy_sends.empty()) return proxy.get();
   return nullptr;
 }
 
-Loan* FaultTransport::loans(const ConnectionKey& key) {
-  Relay* relay = find_lending(key, true);
-  return relay != nullptr ? relay->loans.data() : nullptr;
+ZeroCopySend* FaultTransport::zero_copy_sends(const ConnectionKey& key) {
+  Proxy* proxy = find_zero_copy(key, true);
+  return proxy != nullptr ? proxy->zero_copy_sends.data() : nullptr;
 }
 
-Landing* FaultTransport::landing(const ConnectionKey& key) {
-  Relay* relay = find_lending(key, false);
-  return relay != nullptr ? &relay->landing : nullptr;
+PostedReceive* FaultTransport::posted_receive(const ConnectionKey& key) {
+  Proxy* proxy = find_zero_copy(key, false);
+  return proxy != nullptr ? &proxy->posted_receive : nullptr;
 }
 
 void FaultTransport::let_go() {
   const std::lock_guard lock(mutex_);
   has_let_go_ = true;
-  for (const auto& relay : relays_)  // send what was posted
-    while (!control_->stopped_ && carry_message(*relay)) {
+  for (const auto& proxy : proxies_)  // send what was posted
+    while (!control_->stopped_ && carry_message(*proxy)) {
     }
-  for (const auto& relay : relays_)
-    for (Loan& l : relay->loans)
+  for (const auto& proxy : proxies_)
+    for (ZeroCopySend& l : proxy->zero_copy_sends)
       if (l.let_go()) ++control_->num_let_go_;
-  for (const auto& relay : relays_) relay->late.clear();
+  for (const auto& proxy : proxies_) proxy->late.clear();
 }
 
 Expected<FifoView> FaultTransport::open_writer(const ConnectionKey& key) {
@@ -232,33 +237,33 @@ void FaultTransport::run() {
 bool FaultTransport::carry_all() {
   const std::lock_guard lock(mutex_);
   bool moved = false;
-  for (const auto& relay : relays_) {
-    while (!control_->stopped_ && carry_message(*relay)) moved = true;
-    std::erase_if(relay->late, [&](const auto& l) {
+  for (const auto& proxy : proxies_) {
+    while (!control_->stopped_ && carry_message(*proxy)) moved = true;
+    std::erase_if(proxy->late, [&](const auto& l) {
       if (control_->stopped_ || (now_s() < l.due_s && !ending_)) return false;
       if (std::memcmp(l.data, l.as_sent.data(), l.as_sent.size()) != 0) ++control_->num_changed_;
-      l.loan->give_back();
+      l.zero_copy_send->give_back();
       return true;
     });
-    if (!control_->stopped_ && carry_counters(*relay)) moved = true;
+    if (!control_->stopped_ && carry_counters(*proxy)) moved = true;
   }
   return moved;
 }
 
-bool FaultTransport::carry_message(Relay& relay) {
-  const FifoView &from = relay.from(), &to = relay.to();
-  auto publish = [&](uint64_t step, uint64_t flag) { HostMem::store_release(&to.lines[relay.line(step)].flag, flag); };
-  Relay::Held& held = relay.held;
-  if (held.after_next && (ending_ || now_s() > held.since_s + kReorderPatienceS)) {
+bool FaultTransport::carry_message(Proxy& proxy) {
+  const FifoView &from = proxy.from(), &to = proxy.to();
+  auto publish = [&](uint64_t step, uint64_t flag) { HostMem::store_release(&to.lines[proxy.line(step)].flag, flag); };
+  Proxy::Held& held = proxy.held;
+  if (held.after_next && (ending_ || now_s() > held.since_s + kReorderDeadlineS)) {
     publish(held.step, held.flag);
     held.after_next = false;
   }
-  const uint64_t step = relay.step;
-  const uint32_t line = relay.line(step);
+  const uint64_t step = proxy.step;
+  const uint32_t line = proxy.line(step);
   uint64_t flag = HostMem::load_acquire(&from.lines[line].flag);
   if (!same_step(flag, step)) return false;
   control_->delay_message();
-  const Fault fault = control_->count_message(relay.key.writer);
+  const Fault fault = control_->count_message(proxy.key.writer);
   if (control_->stopped_) return false;
   if (fault == Fault::kDelay) usleep(control_->delay_us_);
   if (fault == Fault::kAbort) real_->raise_abort(rank_);
@@ -266,20 +271,22 @@ bool FaultTransport::carry_message(Relay& relay) {
   if (from.data != nullptr) {
     DataPlace place;
     std::memcpy(&place, from.lines[line].payload, sizeof place);
-    Loan* loan = relay.sent && !relay.loans.empty() ? &relay.loans[line] : nullptr;
-    const std::byte* lent = loan != nullptr ? loan->data(step) : nullptr;
-    const std::byte* data = lent != nullptr ? lent : from.data + place.offset;
-    if (!relay.sent && !has_let_go_ && relay.land(data, place.bytes, flag)) ++control_->num_landed_;
+    ZeroCopySend* zero_copy_send =
+        proxy.sent && !proxy.zero_copy_sends.empty() ? &proxy.zero_copy_sends[line] : nullptr;
+    const std::byte* zero_copy = zero_copy_send != nullptr ? zero_copy_send->data(step) : nullptr;
+    const std::byte* data = zero_copy != nullptr ? zero_copy : from.data + place.offset;
+    if (!proxy.sent && !has_let_go_ && proxy.land(data, place.bytes, flag)) ++control_->num_landed_;
     else std::memcpy(to.data + place.offset, data, place.bytes);
-    if (lent != nullptr) {
-      ++control_->num_lent_;
-      relay.late.push_back({loan, now_s() + control_->some_delay_s(), lent, {lent, lent + place.bytes}});
+    if (zero_copy != nullptr) {
+      ++control_->num_zero_copy_;
+      proxy.late.push_back(
+          {zero_copy_send, now_s() + control_->some_delay_s(), zero_copy, {zero_copy, zero_copy + place.bytes}});
     }
   }
-  ++relay.step;
+  ++proxy.step;
   if (fault == Fault::kFingerprint) flag ^= kStepMask + 1;
   if (fault == Fault::kOtherStep)
-    flag = with_step(flag, step >= relay.real.num_lines ? step - relay.real.num_lines : step + relay.real.num_lines);
+    flag = with_step(flag, step >= proxy.real.num_lines ? step - proxy.real.num_lines : step + proxy.real.num_lines);
   if (fault == Fault::kReordered || fault == Fault::kTwice) {
     if (fault == Fault::kTwice) publish(step, flag);
     held = {step, flag, now_s(), true};
@@ -288,14 +295,14 @@ bool FaultTransport::carry_message(Relay& relay) {
     if (held.after_next) publish(held.step, held.flag);
     held.after_next = false;
   }
-  if (!relay.sent) ring_bell(rank_);
-  else if (relay.key.group == 0) ring_bell(relay.key.reader);
+  if (!proxy.sent) ring_bell(rank_);
+  else if (proxy.key.group == 0) ring_bell(proxy.key.reader);
   else
     for (Rank r = 0; r < nranks_; ++r) ring_bell(r);
   return true;
 }
 
-bool FaultTransport::carry_counters(Relay& relay) {
+bool FaultTransport::carry_counters(Proxy& proxy) {
   bool moved = false;
   auto carry = [&](uint32_t i, const FifoView& from, const FifoView& to, Rank whose_bell) {
     const uint64_t steps = HostMem::load_acquire(&from.counters[i].steps);
@@ -304,8 +311,8 @@ bool FaultTransport::carry_counters(Relay& relay) {
     ring_bell(whose_bell);
     moved = true;
   };
-  if (!relay.sent) carry(relay.num_counters, relay.own, relay.real, relay.key.writer);
-  for (uint32_t i = 0; relay.sent && i < relay.num_counters; ++i) carry(i, relay.real, relay.own, rank_);
+  if (!proxy.sent) carry(proxy.num_counters, proxy.own, proxy.real, proxy.key.writer);
+  for (uint32_t i = 0; proxy.sent && i < proxy.num_counters; ++i) carry(i, proxy.real, proxy.own, rank_);
   return moved;
 }
 

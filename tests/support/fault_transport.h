@@ -1,17 +1,17 @@
 // FaultTransport: forwards to a real transport, but fails at a chosen message.
 //
-//   engine --private FIFO--> relay --real FIFO--> peers        a connection that this rank writes
-//   engine <--private FIFO-- relay <--real FIFO-- peers        a connection that it reads
+//   engine --private FIFO--> proxy --real FIFO--> peers        a connection that this rank writes
+//   engine <--private FIFO-- proxy <--real FIFO-- peers        a connection that it reads
 //
-// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data and read
+// The engine gets FIFOs of private memory. The proxy, one thread of this transport, carries header lines, data and read
 // counters between them and the real ones, step by step. Therefore it tracks the exact step of every connection and
 // counts this rank's messages in both directions. A message here is one step of a connection: a header line with its
-// data, if any. For peers a relay looks like a slightly slow rank.
+// data, if any. For peers a proxy looks like a slightly slow rank.
 //
 // Optionally it accepts zero-copy sends, reads them late, and delivers arriving messages to posted receives, as a
-// transport without shared memory does (protocol/lending.h).
+// transport without shared memory does (protocol/zero_copy.h).
 //
-// Everything else goes straight to the real transport. Memory that the ranks access directly is not relayed: the
+// Everything else goes straight to the real transport. Memory that the ranks access directly is not proxied: the
 // messages of direct and pull algorithms are their credits.
 // Thread safety: FaultControl from any thread; FaultTransport as Transport.
 #pragma once
@@ -65,8 +65,8 @@ class FaultControl {
   void delay_each(uint32_t most_us, uint32_t seed);
   /// Connections opened from now on accept zero-copy sends. Their data is read when the message is carried, and again
   /// when the send completes, at once or much later.
-  void lend() { lends_ = true; }
-  uint64_t num_lent() const { return num_lent_; }
+  void send_zero_copy() { sends_zero_copy_ = true; }
+  uint64_t num_zero_copy() const { return num_zero_copy_; }
   /// Zero-copy sends whose data had changed at completion.
   uint64_t num_changed() const { return num_changed_; }
   uint64_t num_landed() const { return num_landed_; }
@@ -95,10 +95,10 @@ class FaultControl {
   std::atomic<Fault> fault_{Fault::kNone};
   std::atomic<uint32_t> delay_us_{0};
   std::atomic<uint32_t> most_us_{0};  // of each message; 0: none is late
-  std::mt19937 random_;               // used only by the relay
+  std::mt19937 random_;               // used only by the proxy
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> lends_{false};
-  std::atomic<uint64_t> num_lent_{0}, num_changed_{0}, num_landed_{0}, num_let_go_{0};
+  std::atomic<bool> sends_zero_copy_{false};
+  std::atomic<uint64_t> num_zero_copy_{0}, num_changed_{0}, num_landed_{0}, num_let_go_{0};
   std::mutex hoard_mutex_;  // guards the following members
   std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> hoard_;
@@ -107,30 +107,30 @@ class FaultControl {
 class FaultTransport final : public ForwardingTransport {
  public:
   FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, std::shared_ptr<FaultControl> control);
-  /// Carries what the engine has written, unless the relay has stopped.
+  /// Carries what the engine has written, unless the proxy has stopped.
   ~FaultTransport() override;
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
-  Loan* loans(const ConnectionKey& key) override;
-  Landing* landing(const ConnectionKey& key) override;
+  ZeroCopySend* zero_copy_sends(const ConnectionKey& key) override;
+  PostedReceive* posted_receive(const ConnectionKey& key) override;
   void let_go() override;
 
  private:
-  struct Relay;  // one connection
+  struct Proxy;  // one connection
   FifoView add(const ConnectionKey& key, const FifoView& real);
   void run();
   bool carry_all();
-  bool carry_message(Relay& relay);
-  bool carry_counters(Relay& relay);
+  bool carry_message(Proxy& proxy);
+  bool carry_counters(Proxy& proxy);
   void ring_bell(Rank r);
-  Relay* find_lending(const ConnectionKey& key, bool sent);
+  Proxy* find_zero_copy(const ConnectionKey& key, bool sent);
 
   const Rank rank_;
   const int nranks_;
   const std::shared_ptr<FaultControl> control_;
-  std::mutex mutex_;  // guards relays_
-  std::vector<std::unique_ptr<Relay>> relays_;
+  std::mutex mutex_;  // guards proxies_
+  std::vector<std::unique_ptr<Proxy>> proxies_;
   bool has_let_go_ = false;
   std::atomic<bool> ending_{false};
   std::thread thread_;

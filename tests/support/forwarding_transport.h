@@ -16,8 +16,8 @@ class ForwardingTransport : public Transport {
   Expected<FifoView> open_writer(const ConnectionKey& key) override { return real_->open_writer(key); }
   std::optional<FifoView> open_reader(const ConnectionKey& key) override { return real_->open_reader(key); }
   uint32_t counter_index(const ConnectionKey& key, Rank r) const override { return real_->counter_index(key, r); }
-  OperationBoard* board(Rank r) override { return real_->board(r); }
-  PairBoard* pair_board(Rank r) override { return real_->pair_board(r); }
+  StatusPage* page(Rank r) override { return real_->page(r); }
+  PairPage* pair_page(Rank r) override { return real_->pair_page(r); }
   Doorbell* bell(Rank r) override { return real_->bell(r); }
   void tell_disagreement(uint64_t sequence, std::string_view text) override {
     real_->tell_disagreement(sequence, text);
@@ -44,8 +44,8 @@ class ForwardingTransport : public Transport {
   void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
   uint64_t staging_bytes() const override { return real_->staging_bytes(); }
   uint64_t agreed_id() const override { return real_->agreed_id(); }
-  std::optional<Mates> mates() override { return real_->mates(); }
-  Relay* relay() override { return real_->relay(); }
+  std::optional<PeersOnHost> local_peers() override { return real_->local_peers(); }
+  Proxy* proxy() override { return real_->proxy(); }
   MessageLimits message_limits() const override { return real_->message_limits(); }
   bool needs_progress() const override { return real_->needs_progress(); }
   bool progress() override { return real_->progress(); }

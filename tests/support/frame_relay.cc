@@ -58,9 +58,9 @@ std::string open_port(const std::string& interface, int* fd) {
   return {};
 }
 
-class Relay {
+class Proxy {
  public:
-  Relay(std::vector<pollfd> ports, const RelayOptions& options)
+  Proxy(std::vector<pollfd> ports, const ProxyOptions& options)
       : ports_(std::move(ports)), options_(options), random_(options.seed) {}
 
   std::string run() {
@@ -106,7 +106,7 @@ class Relay {
   }
 
   std::vector<pollfd> ports_;
-  const RelayOptions options_;
+  const ProxyOptions options_;
   std::mt19937_64 random_;
   std::deque<Frame> queue_;
   bool altered_ = false;
@@ -115,7 +115,7 @@ class Relay {
 
 }  // namespace
 
-std::string relay_frames(const std::vector<std::string>& interfaces, const RelayOptions& options) {
+std::string relay_frames(const std::vector<std::string>& interfaces, const ProxyOptions& options) {
   std::vector<pollfd> ports;
   std::string why;
   for (const std::string& name : interfaces) {
@@ -124,7 +124,7 @@ std::string relay_frames(const std::vector<std::string>& interfaces, const Relay
   }
   if (why.empty()) {
     if (options.ready_fd >= 0) (void)!write(options.ready_fd, "r", 1);
-    why = Relay(ports, options).run();
+    why = Proxy(ports, options).run();
   }
   for (const pollfd& p : ports)
     if (p.fd >= 0) close(p.fd);

@@ -13,7 +13,7 @@
 
 namespace rondo::testing {
 
-struct RelayOptions {
+struct ProxyOptions {
   double delay_ms = 0;  // one way
   double loss = 0;      // share of the frames, 0 to 1
   uint64_t seed = 1;    // seed of the losses
@@ -23,6 +23,6 @@ struct RelayOptions {
 };
 
 /// Forwards between these interfaces until the process is killed. Returns only on errors, with their text.
-std::string relay_frames(const std::vector<std::string>& interfaces, const RelayOptions& options);
+std::string relay_frames(const std::vector<std::string>& interfaces, const ProxyOptions& options);
 
 }  // namespace rondo::testing

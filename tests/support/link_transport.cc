@@ -23,8 +23,8 @@ constexpr double kNever = 1e300;
 
 }  // namespace
 
-struct LinkTransport::Relay {
-  Relay(const ConnectionKey& k, const FifoView& real_view)
+struct LinkTransport::Proxy {
+  Proxy(const ConnectionKey& k, const FifoView& real_view)
       : key(k), real(real_view), pages(real.num_lines * sizeof(HeaderLine)), own(real) {
     own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
   }
@@ -54,8 +54,8 @@ LinkTransport::~LinkTransport() {
 Expected<FifoView> LinkTransport::open_writer(const ConnectionKey& key) {
   RONDO_TRY_ASSIGN(const FifoView view, real_->open_writer(key));
   const std::lock_guard lock(mutex_);
-  relays_.push_back(std::make_unique<Relay>(key, view));
-  return relays_.back()->own;
+  proxies_.push_back(std::make_unique<Proxy>(key, view));
+  return proxies_.back()->own;
 }
 
 void LinkTransport::run() {
@@ -81,15 +81,15 @@ void LinkTransport::run() {
 bool LinkTransport::admit_posted() {
   const std::lock_guard lock(mutex_);
   bool found = false;
-  for (const auto& relay : relays_) {
+  for (const auto& proxy : proxies_) {
     for (;;) {
-      const uint64_t next = relay->step + relay->due_s.size();
-      if (relay->due_s.size() == relay->real.num_lines ||
-          !same_step(HostMem::load_acquire(&relay->own.lines[relay->line(next)].flag), next))
+      const uint64_t next = proxy->step + proxy->due_s.size();
+      if (proxy->due_s.size() == proxy->real.num_lines ||
+          !same_step(HostMem::load_acquire(&proxy->own.lines[proxy->line(next)].flag), next))
         break;
-      const uint64_t bytes = relay->bytes(next) * (relay->key.group == 0 ? 1 : static_cast<uint64_t>(nranks_ - 1));
+      const uint64_t bytes = proxy->bytes(next) * (proxy->key.group == 0 ? 1 : static_cast<uint64_t>(nranks_ - 1));
       free_at_s_ = std::max(free_at_s_, now_s()) + static_cast<double>(bytes) / line_.bytes_per_us * 1e-6;
-      relay->due_s.push_back(free_at_s_ + line_.latency_us * 1e-6);
+      proxy->due_s.push_back(free_at_s_ + line_.latency_us * 1e-6);
       bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
       found = true;
     }
@@ -100,20 +100,20 @@ bool LinkTransport::admit_posted() {
 double LinkTransport::carry_due() {
   const std::lock_guard lock(mutex_);
   double next_s = kNever;
-  for (const auto& relay : relays_) {
-    while (!relay->due_s.empty() && relay->due_s.front() <= now_s()) publish(*relay);
-    if (!relay->due_s.empty()) next_s = std::min(next_s, relay->due_s.front());
+  for (const auto& proxy : proxies_) {
+    while (!proxy->due_s.empty() && proxy->due_s.front() <= now_s()) publish(*proxy);
+    if (!proxy->due_s.empty()) next_s = std::min(next_s, proxy->due_s.front());
   }
   return next_s;
 }
 
-void LinkTransport::publish(Relay& relay) {
-  const size_t line = relay.line(relay.step);
-  std::memcpy(relay.real.lines[line].payload, relay.own.lines[line].payload, kLinePayloadBytes);
-  HostMem::store_release(&relay.real.lines[line].flag, HostMem::load_relaxed(&relay.own.lines[line].flag));
-  relay.due_s.pop_front();
-  ++relay.step;
-  ring_peers(&relay.key);
+void LinkTransport::publish(Proxy& proxy) {
+  const size_t line = proxy.line(proxy.step);
+  std::memcpy(proxy.real.lines[line].payload, proxy.own.lines[line].payload, kLinePayloadBytes);
+  HostMem::store_release(&proxy.real.lines[line].flag, HostMem::load_relaxed(&proxy.own.lines[line].flag));
+  proxy.due_s.pop_front();
+  ++proxy.step;
+  ring_peers(&proxy.key);
 }
 
 void LinkTransport::ring_peers(const ConnectionKey* key) {

@@ -121,7 +121,7 @@ std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) 
 }
 
 TestHosts::~TestHosts() {
-  holders_.push_back(relay_);
+  holders_.push_back(proxy_);
   for (const pid_t p : holders_) end(p);
 }
 
@@ -167,17 +167,17 @@ bool TestHosts::limit(double megabits_per_s) const {
 }
 
 bool TestHosts::delay(double delay_ms, double loss, int record_fd, size_t alter_bytes) {
-  end(std::exchange(relay_, 0));
+  end(std::exchange(proxy_, 0));
   std::vector<std::string> ports;
   for (int h = 0; h < num_hosts(); ++h) ports.push_back("port" + std::to_string(h));
   for (const std::string& port : ports)
     if (!run_in(holders_.back(), "ip link set " + port + " nomaster")) return false;
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0) return false;
-  relay_ = fork();
-  if (relay_ == 0) {
+  proxy_ = fork();
+  if (proxy_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    RelayOptions options;
+    ProxyOptions options;
     options.delay_ms = delay_ms;
     options.loss = loss;
     options.record_fd = record_fd;
@@ -188,13 +188,13 @@ bool TestHosts::delay(double delay_ms, double loss, int record_fd, size_t alter_
   }
   close(pipe_fds[1]);
   char ready;
-  const bool ok = relay_ > 0 && read(pipe_fds[0], &ready, 1) == 1;
+  const bool ok = proxy_ > 0 && read(pipe_fds[0], &ready, 1) == 1;
   close(pipe_fds[0]);
   return ok;
 }
 
 bool TestHosts::no_delay() {
-  end(std::exchange(relay_, 0));
+  end(std::exchange(proxy_, 0));
   bool ok = true;
   for (int h = 0; h < num_hosts(); ++h) ok = plug_in(h) && ok;
   return ok;

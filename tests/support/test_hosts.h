@@ -46,7 +46,7 @@ class TestHosts {
   bool socket_bytes(uint64_t bytes) const;
   /// Limits the rate of both directions of every host's link. False on failure.
   bool limit(double megabits_per_s) const;
-  /// Replaces the switch by a relay process with this one-way delay and share of lost frames. All frames are written to
+  /// Replaces the switch by a proxy process with this one-way delay and share of lost frames. All frames are written to
   /// record_fd, if set. In the first frame of at least alter_bytes bytes (0: none) it flips one bit that no checksum
   /// shows. False on failure.
   bool delay(double delay_ms, double loss = 0, int record_fd = -1, size_t alter_bytes = 0);
@@ -59,7 +59,7 @@ class TestHosts {
   bool join(int network);
   bool wait_until_up(int host, int network) const;
   std::vector<pid_t> holders_;  // one process in each host's namespace; the last in the switch's
-  pid_t relay_ = 0;
+  pid_t proxy_ = 0;
 };
 
 }  // namespace rondo::testing

@@ -52,7 +52,7 @@ TEST_F(CalibrateHosts, FitsWhatCountsBetweenHostsAndKeepsTheRest) {
   Calibration before;
   before.cpu = processor_name();
   before.date = "long ago";
-  before.costs.spread[0] = before.costs.crowded[0] = 77;
+  before.costs.spread[0] = before.costs.oversubscribed[0] = 77;
   std::ofstream(path_) << format_calibration(before) << std::flush;
   int status = -1;
   const std::string said = run(2, &status);
@@ -64,12 +64,12 @@ TEST_F(CalibrateHosts, FitsWhatCountsBetweenHostsAndKeepsTheRest) {
   for (size_t t = 0; t < kNumCostTerms; ++t) {
     if (t < static_cast<size_t>(kFirstHostTerm)) {
       EXPECT_DOUBLE_EQ(found->costs.spread[t], before.costs.spread[t]) << kCostTerms[t].name;
-      EXPECT_DOUBLE_EQ(found->costs.crowded[t], before.costs.crowded[t]) << kCostTerms[t].name;
+      EXPECT_DOUBLE_EQ(found->costs.oversubscribed[t], before.costs.oversubscribed[t]) << kCostTerms[t].name;
       continue;
     }
     EXPECT_NE(found->costs.spread[t], before.costs.spread[t]) << kCostTerms[t].name;
     EXPECT_GT(found->costs.spread[t], 0) << kCostTerms[t].name;
-    EXPECT_EQ(found->costs.spread[t], found->costs.crowded[t]) << kCostTerms[t].name;
+    EXPECT_EQ(found->costs.spread[t], found->costs.oversubscribed[t]) << kCostTerms[t].name;
   }
 }
 

@@ -72,8 +72,8 @@ TEST(Plugin, WrongOnesAreRefused) {
   const Ended missing = run_rondo("check --plugin ./no_such_file.so");
   EXPECT_EQ(missing.exit_status, 2);
   EXPECT_NE(missing.text.find("no_such_file.so: cannot be loaded"), std::string::npos) << missing.text;
-  const Ended stranger = run_rondo("check --plugin libm.so.6");
-  EXPECT_EQ(stranger.exit_status, 2) << stranger.text;
+  const Ended unauthenticated = run_rondo("check --plugin libm.so.6");
+  EXPECT_EQ(unauthenticated.exit_status, 2) << unauthenticated.text;
 }
 
 TEST(Plugin, WrongOnesAreDrawnWhenAsked) {

@@ -34,10 +34,10 @@ std::vector<std::string> machines() {
   return names;
 }
 
-struct Wish {
+struct Preference {
   const char *title, *level, *engine;
 };
-constexpr Wish kWishes[] = {
+constexpr Preference kPreferences[] = {
     {"RONDO_P2P_LEVEL=loc", "loc", ""},
     {"RONDO_P2P_LEVEL=nvl", "nvl", ""},
     {"RONDO_P2P_LEVEL=pix", "pix", ""},
@@ -46,11 +46,11 @@ constexpr Wish kWishes[] = {
 };
 
 std::string answer(const GpuScene& scene) {
-  const std::string plain = describe_choices(scene, LinkWishes());
+  const std::string plain = describe_choices(scene, LinkPreferences());
   std::string text = describe_devices(scene.machine) + "\n" + describe_links(scene.machine) + "\n" + plain;
-  for (const Wish& wish : kWishes) {
-    const std::string with = describe_choices(scene, parse_wishes(wish.level, wish.engine));
-    text += std::string("\nwith ") + wish.title + (with == plain ? ": the same\n" : ":\n" + with);
+  for (const Preference& preference : kPreferences) {
+    const std::string with = describe_choices(scene, parse_preferences(preference.level, preference.engine));
+    text += std::string("\nwith ") + preference.title + (with == plain ? ": the same\n" : ":\n" + with);
   }
   return text;
 }
@@ -74,14 +74,14 @@ TEST_P(SelectGolden, IsSymmetric) {
   const auto scene = parse_scene(read(kFolder / (GetParam() + ".txt")));
   ASSERT_TRUE(scene.ok());
   const auto n = static_cast<uint32_t>(scene->machine.devices.size());
-  for (const Wish& wish : kWishes)
+  for (const Preference& preference : kPreferences)
     for (uint32_t a = 0; a < n; ++a)
       for (uint32_t b = 0; b < n; ++b)
         for (const uint64_t process : {0, 1}) {
-          const LinkWishes wishes = parse_wishes(wish.level, wish.engine);
+          const LinkPreferences preferences = parse_preferences(preference.level, preference.engine);
           const RankPlace x{0, 0, a, 0}, y{0, process, b, 0};
-          const LinkChoice there = select_link(scene->machine, x, y, wishes);
-          const LinkChoice back = select_link(scene->machine, y, x, wishes);
+          const LinkChoice there = select_link(scene->machine, x, y, preferences);
+          const LinkChoice back = select_link(scene->machine, y, x, preferences);
           EXPECT_EQ(there.kind, back.kind);
           EXPECT_EQ(there.reason, back.reason);
           EXPECT_EQ(there.expected_gbps, back.expected_gbps);
@@ -112,7 +112,7 @@ TEST(Select, SpinningKernelsNeverShareADeviceBetweenProcesses) {
   for (GpuDevice& d : m.devices) d.multiprocessors = 16;
   m.pairs.resize(4);
   const auto engine = [&](std::vector<RankPlace> ranks, uint32_t least = 1) {
-    return select_engine(m, ranks, least, 1, LinkWishes());
+    return select_engine(m, ranks, least, 1, LinkPreferences());
   };
   EXPECT_EQ(engine({{0, 0, 0, 0}, {0, 1, 1, 0}}).kind, EngineKind::kInterpreter);
   EXPECT_EQ(engine({{0, 0, 0, 0}, {0, 1, 0, 0}}).kind, EngineKind::kStream);

@@ -118,7 +118,7 @@ TEST(Tracing, SwitchingAndLookingWhileOperationsRun) {
   });
 }
 
-TEST(FlightRecord, TheBoardKeepsStartsAndFinishes) {
+TEST(FlightRecord, ThePageKeepsStartsAndFinishes) {
   TemporaryFolder folder;
   const int64_t before_ns = clock_ns(CLOCK_MONOTONIC);
   spawn_threads(2, [&](Communicator& comm) {
@@ -133,7 +133,7 @@ TEST(FlightRecord, TheBoardKeepsStartsAndFinishes) {
     ASSERT_TRUE(json.is_object()) << entry.path();
     ++records;
     EXPECT_EQ(json["last_finished"], 70);
-    EXPECT_EQ(json["operations"].size(), OperationBoard::kRecords);
+    EXPECT_EQ(json["operations"].size(), StatusPage::kRecords);
     int64_t later = json["monotonic_ns"];
     for (const auto& o : json["operations"]) {  // the newest first
       EXPECT_TRUE(o["finished"]);

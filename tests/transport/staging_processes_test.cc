@@ -14,14 +14,14 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kPatienceS = 60;
+constexpr double kDeadlineS = 60;
 
 /// A reusable barrier for ranks that have no common communicator any more.
 struct Turnstile {
   SharedCounter arrived;
   [[nodiscard]] bool pass(uint32_t* times, int parties) {
     arrived.add();
-    return arrived.wait_at_least(++*times * static_cast<uint32_t>(parties), kPatienceS);
+    return arrived.wait_at_least(++*times * static_cast<uint32_t>(parties), kDeadlineS);
   }
 };
 
@@ -136,7 +136,7 @@ TEST(StagingOfProcesses, AFullPoolOfOneRankIsNamedToAll) {
           RONDO_TRY_ASSIGN(*id, Communicator::make_unique_id());
           made_id->add();
         }
-        EXPECT_TRUE(made_id->wait_at_least(1, kPatienceS));
+        EXPECT_TRUE(made_id->wait_at_least(1, kDeadlineS));
         RONDO_TRY_ASSIGN(auto parent, Communicator::init_rank(3, *id, rank));
         // Make communicators until rank 1's 14 MiB of slots are used up.
         std::vector<std::unique_ptr<Communicator>> more;

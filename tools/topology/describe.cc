@@ -76,7 +76,7 @@ std::string describe_links(const GpuMachine& m) {
   return text;
 }
 
-std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes) {
+std::string describe_choices(const GpuScene& scene, const LinkPreferences& preferences) {
   std::vector<RankPlace> ranks = scene.ranks;
   for (size_t d = 0; scene.ranks.empty() && d < scene.machine.devices.size(); ++d)
     ranks.push_back({0, d, static_cast<uint32_t>(d), 0});
@@ -84,7 +84,7 @@ std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes) {
   std::vector<std::pair<std::string, std::vector<std::pair<size_t, size_t>>>> groups;
   for (size_t a = 0; a < ranks.size(); ++a)
     for (size_t b = a + 1; b < ranks.size(); ++b) {
-      std::string answer = choice_text(select_link(scene.machine, ranks[a], ranks[b], wishes));
+      std::string answer = choice_text(select_link(scene.machine, ranks[a], ranks[b], preferences));
       auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == answer; });
       if (it == groups.end()) it = groups.insert(groups.end(), {std::move(answer), {}});
       it->second.emplace_back(a, b);
@@ -93,7 +93,7 @@ std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes) {
   const size_t all = ranks.size() * (ranks.size() - 1) / 2;
   for (const auto& [answer, pairs] : groups) text += fmt::format("ranks {}\n  {}", pairs_text(pairs, all), answer);
   constexpr uint32_t kLeastBlocks = 1, kBlocksPerMultiprocessor = 1;
-  const EngineChoice e = select_engine(scene.machine, ranks, kLeastBlocks, kBlocksPerMultiprocessor, wishes);
+  const EngineChoice e = select_engine(scene.machine, ranks, kLeastBlocks, kBlocksPerMultiprocessor, preferences);
   text += fmt::format("engine\n  {}: {}\n",
                       e.kind == EngineKind::kInterpreter
                           ? fmt::format("interpreter, at most {} blocks a rank", e.most_blocks)

@@ -14,6 +14,6 @@ std::string describe_devices(const GpuMachine& machine);
 std::string describe_links(const GpuMachine& machine);
 /// The choice and its reason for each pair of ranks. Pairs with the same answer share a line. Then the engine. A
 /// `scene` without ranks means one process for each device.
-std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes);
+std::string describe_choices(const GpuScene& scene, const LinkPreferences& preferences);
 
 }  // namespace rondo

@@ -60,7 +60,7 @@ struct Part {
   size_t tensor;  // of the unit; the first of tied ones
   uint64_t first, num_elems;
   Dtype dtype;
-  void* master;                     // the optimizer updates it; it and the following are on Engine::keeper()
+  void* master;                     // the optimizer updates it; it and the following are on Engine::owner()
   float* grad = nullptr;            // reduced, between a pass and the end of its step; nullptr: frozen
   std::vector<float*> states = {};  // the optimizer's, numbered as in optimizer_state_name
 };
@@ -168,7 +168,7 @@ class RONDO_API Engine {
   /// The device of its buffers.
   Device& device() const;
   /// The device of parts(): device(), or with offload its host memory.
-  Device& keeper() const;
+  Device& owner() const;
   const OptimizerConfig& optimizer() const;
   /// For the following steps, from a learning rate schedule. Errors: kInvalidArgument, as check_optimizer.
   Status set_learning_rate(float lr);

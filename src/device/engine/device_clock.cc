@@ -25,10 +25,10 @@ Status DeviceClock::make() {
 
 Status DeviceClock::refresh(KernelLoader& kernels) {
   if (known_ && monotonic_ns() - read_at_ns_ < kYoungNs) return {};
-  return read(kernels, known_ ? kPatienceNs : kFirstPatienceNs);
+  return read(kernels, known_ ? kDeadlineNs : kFirstDeadlineNs);
 }
 
-Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
+Status DeviceClock::read(KernelLoader& kernels, uint64_t deadline_ns) {
   constexpr uint64_t kQuestions = 32;
   RONDO_TRY(make());
   const cuda::Driver* d = cuda::driver();
@@ -46,7 +46,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
   RONDO_TRY(cuda::check(d->launch_kernel(&config, kernel, params, nullptr), "cuLaunchKernelEx"));
   launched_ = true;
   uint64_t tightest = UINT64_MAX;
-  const uint64_t give_up_ns = read_at_ns_ + patience_ns;
+  const uint64_t give_up_ns = read_at_ns_ + deadline_ns;
   bool answers = true;
   for (uint64_t q = 1; q <= kQuestions && answers; ++q) {
     const uint64_t before = ::rondo::ticks();

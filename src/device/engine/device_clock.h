@@ -18,7 +18,7 @@ class DeviceClock {
   DeviceClock& operator=(const DeviceClock&) = delete;
   /// Reads the device's time. Errors: the driver's; kTimeout if it does not answer within a second, for example because
   /// kernels that wait occupy the whole device.
-  Status read(KernelLoader& kernels) { return read(kernels, kFirstPatienceNs); }
+  Status read(KernelLoader& kernels) { return read(kernels, kFirstDeadlineNs); }
   /// The same, unless the last answer is recent. Keeps the old values if no answer comes soon.
   Status refresh(KernelLoader& kernels);
   /// Converts device time to host ticks.
@@ -29,9 +29,9 @@ class DeviceClock {
   uint64_t duration_ticks(uint64_t ns) const { return static_cast<uint64_t>(static_cast<double>(ns) / ns_per_tick_); }
 
  private:
-  static constexpr uint64_t kFirstPatienceNs = 1'000'000'000, kPatienceNs = 2'000'000, kYoungNs = 1'000'000'000;
+  static constexpr uint64_t kFirstDeadlineNs = 1'000'000'000, kDeadlineNs = 2'000'000, kYoungNs = 1'000'000'000;
   Status make();
-  Status read(KernelLoader& kernels, uint64_t patience_ns);
+  Status read(KernelLoader& kernels, uint64_t deadline_ns);
 
   cuda::OwnedStream stream_;
   cuda::PinnedMemory exchange_;

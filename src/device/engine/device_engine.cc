@@ -107,7 +107,7 @@ Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions
 // Rank 0's status page has the id if the host's transport has none. A page without an id is identified by its address.
 uint64_t DeviceEngine::communicator() const {
   if (const uint64_t agreed = transport_.agreed_id(); agreed != 0) return agreed;
-  OperationBoard* const first = transport_.board(0);
+  StatusPage* const first = transport_.page(0);
   const uint64_t id = std::atomic_ref(first->communicator).load(std::memory_order_relaxed);
   return id != 0 ? id : reinterpret_cast<uint64_t>(first);
 }

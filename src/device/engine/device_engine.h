@@ -196,7 +196,7 @@ class DeviceEngine final : public Backend {
   void take_failure(Status status);
   std::vector<FlightCurrent> calls_under_way() const;
   Status look();
-  void ask_for_boards() const;
+  void ask_for_pages() const;
   Status lost_peer() const;
   Status lost_peer_soon() const;
   void fail(Status status);

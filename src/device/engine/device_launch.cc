@@ -45,9 +45,9 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Left left) {
   const Collective c = call.shape.collective;
   const uint64_t sequence = is_point_to_point(c) ? 0 : next_sequence_++;
   const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{call.shape.root, c == Collective::kRecv}];
-  if (sequence != 0) transport_.board(rank_)->post(sequence, item.plan->program->operation, call.tag);
+  if (sequence != 0) transport_.page(rank_)->post(sequence, item.plan->program->operation, call.tag);
   if (cuda::captures(stream)) {
-    if (sequence != 0) transport_.board(rank_)->finish(sequence);
+    if (sequence != 0) transport_.page(rank_)->finish(sequence);
     RONDO_TRY(cuda::check(d->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
                           "cuEventRecordWithFlags"));
     const std::lock_guard lock(watch_mutex_);
@@ -132,19 +132,19 @@ struct DeviceEngine::Launch {
 
 std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
   uint64_t records = 0;
-  DeviceEngine* keeper = nullptr;
+  DeviceEngine* owner = nullptr;
   for (const Item* m : members) {
     const std::lock_guard lock(m->engine->watch_mutex_);
     if (!m->engine->tracing_.on()) continue;
-    if (keeper == nullptr) keeper = m->engine;
+    if (owner == nullptr) owner = m->engine;
     records += most_records(m->plan->header);
     if (m->plan->fallback != nullptr) records += most_records(m->plan->header_fallback);
   }
-  if (keeper == nullptr) return nullptr;
-  const std::lock_guard lock(keeper->watch_mutex_);
-  auto trace = keeper->tracing_.room_for(records);
+  if (owner == nullptr) return nullptr;
+  const std::lock_guard lock(owner->watch_mutex_);
+  auto trace = owner->tracing_.room_for(records);
   if (trace.ok()) return std::move(*trace);
-  std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", keeper->rank_, trace.status().to_string().c_str());
+  std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", owner->rank_, trace.status().to_string().c_str());
   return nullptr;
 }
 

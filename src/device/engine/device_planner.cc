@@ -53,15 +53,15 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
 }
 
 // `wish`: the call's own limit; 0: none.
-uint32_t DevicePlanner::most_blocks(uint32_t wish) const {
+uint32_t DevicePlanner::most_blocks(uint32_t preference) const {
   uint32_t most = world_.resident_blocks;
-  for (const uint32_t limit : {planner_.settings().device_most_blocks, wish})
+  for (const uint32_t limit : {planner_.settings().device_most_blocks, preference})
     if (limit > 0) most = std::min(most, limit);
   return most;
 }
 
-uint32_t DevicePlanner::most_channels(uint32_t lanes, uint32_t wish) const {
-  return std::min(world_.layout.max_channels, std::max(1u, most_blocks(wish) / lanes));
+uint32_t DevicePlanner::most_channels(uint32_t lanes, uint32_t preference) const {
+  return std::min(world_.layout.max_channels, std::max(1u, most_blocks(preference) / lanes));
 }
 
 uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes,
@@ -78,7 +78,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
   const auto p = static_cast<size_t>(c.protocol);
   const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
   double across = 0;  // over the busiest host's link, in addition to traffic inside
-  if (world_.relayed) {
+  if (world_.proxied) {
     const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
   }
@@ -110,7 +110,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vecto
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
-    if (p != DeviceProtocol::kSimple && world_.relayed) continue;  // the proxy cannot see when they are full
+    if (p != DeviceProtocol::kSimple && world_.proxied) continue;  // the proxy cannot see when they are full
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // ranks do not know the others' message lengths
     // LL's lines give a weaker order than a flag after data (docs/cuda.md), enough for the library's own algorithms.
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
@@ -164,7 +164,7 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
     c.message_bytes = world_.stream_slot_bytes;
     return c;
   }
-  c.protocol = bytes <= 32 * 1024 && !world_.relayed ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
+  c.protocol = bytes <= 32 * 1024 && !world_.proxied ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
   // A rank may send to and receive from all ranks, itself included, at once.
   const auto directions = static_cast<uint32_t>(2 * nranks_);

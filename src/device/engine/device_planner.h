@@ -36,7 +36,7 @@ struct DeviceWorld {
   uint32_t resident_blocks = 64;                   // for one rank's launch, so that all ranks of its device fit
   bool wide_lines = false;                         // all links support LL128
   bool through_host = false;                       // some link uses host memory
-  bool relayed = false;                            // some link is between hosts
+  bool proxied = false;                            // some link is between hosts
   uint64_t stream_slot_bytes = uint64_t{1} << 20;  // stream engine: its longest message
   double link_gigabytes_per_s = 25;                // the slowest link
 };
@@ -77,8 +77,8 @@ class DevicePlanner {
   void add_forms(const Algorithm& a, const CallShape& request, std::vector<DeviceCandidate>& found);
   double forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
-  uint32_t most_blocks(uint32_t wish) const;
-  uint32_t most_channels(uint32_t lanes, uint32_t wish) const;
+  uint32_t most_blocks(uint32_t preference) const;
+  uint32_t most_channels(uint32_t lanes, uint32_t preference) const;
   uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes, const CallShape& request) const;
 
   const int nranks_;

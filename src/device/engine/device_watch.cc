@@ -66,7 +66,7 @@ bool DeviceEngine::retire() {
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
     if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
     if (!status.ok() && failure_.ok()) take_failure(status);
-    if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
+    if (status.ok() && o.sequence != 0) transport_.page(rank_)->finish(o.sequence);
     if (o.work != nullptr) o.work->end(status);
     free_events_.push_back(std::move(o.event));
     outstanding_.pop_front();
@@ -124,7 +124,7 @@ std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
     c.operation.posted.sequence = o.sequence != 0 ? o.sequence : o.message_number;
     c.operation.posted.tag = o.tag;
     if (o.sequence != 0)
-      if (const auto posted = transport_.board(rank_)->read(o.sequence)) c.operation.posted = *posted;
+      if (const auto posted = transport_.page(rank_)->read(o.sequence)) c.operation.posted = *posted;
     c.operation.algorithm = algorithm_name(o.shape);
     c.protocol = engine_name(world_.engine);
     c.reason = o.plan->reason;
@@ -137,11 +137,11 @@ std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
 
 std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
   if (peer < 0 || o.sequence == 0) return "";
-  OperationBoard* board = transport_.board(peer);
-  if (board == nullptr) return "";
-  const uint64_t posted = std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire);
+  StatusPage* page = transport_.page(peer);
+  if (page == nullptr) return "";
+  const uint64_t posted = std::atomic_ref<uint64_t>(page->posted).load(std::memory_order_acquire);
   if (posted < o.sequence) return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
-  if (const auto theirs = board->find(o.sequence); theirs && !(*theirs == o.shape))
+  if (const auto theirs = page->find(o.sequence); theirs && !(*theirs == o.shape))
     return fmt::format("; rank {} calls {} of {} {} instead", peer, collective_name(theirs->collective),
                        theirs->count_elems, dtype_name(theirs->dtype));
   return fmt::format("; rank {} has called it too", peer);
@@ -183,11 +183,11 @@ Status DeviceEngine::report() const {
 
 // Requests the status pages of ranks on other hosts when a call is late, so that the deadline's message can use them.
 // The caller holds the lock.
-void DeviceEngine::ask_for_boards() const {
-  if (!world_.relayed || outstanding_.empty()) return;
+void DeviceEngine::ask_for_pages() const {
+  if (!world_.proxied || outstanding_.empty()) return;
   const Outstanding& o = outstanding_.front();
   if (o.deadline_ns == 0 || monotonic_ns() - o.issued_ns < o.deadline_ns / 2) return;
-  for (Rank r = 0; r < nranks_; ++r) (void)transport_.board(r);
+  for (Rank r = 0; r < nranks_; ++r) (void)transport_.page(r);
 }
 
 // Checks for failures while calls are running.
@@ -196,7 +196,7 @@ Status DeviceEngine::look() {
     return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
   const std::lock_guard lock(watch_mutex_);
   RONDO_TRY(report());
-  ask_for_boards();
+  ask_for_pages();
   if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
   // Streams have no deadline of their own.
   const Outstanding& o = outstanding_.front();
@@ -204,8 +204,8 @@ Status DeviceEngine::look() {
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
   std::string late;
   for (Rank r = 0; r < nranks_; ++r) {
-    OperationBoard* const board = r != rank_ && o.sequence != 0 ? transport_.board(r) : nullptr;
-    if (board != nullptr && std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire) < o.sequence)
+    StatusPage* const page = r != rank_ && o.sequence != 0 ? transport_.page(r) : nullptr;
+    if (page != nullptr && std::atomic_ref<uint64_t>(page->posted).load(std::memory_order_acquire) < o.sequence)
       late += who_waits(o, r);
   }
   return Status(

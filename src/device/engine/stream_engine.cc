@@ -109,9 +109,9 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   shape.counts = r.counts.get();
   RONDO_TRY_ASSIGN(const AllPrograms all,
                    compile_all(*plan.how.algorithm, planner_.hosts(), r.root, shape, host_kernels_));
-  auto played = play_through(all.programs);
-  if (!played.ok()) return Status(StatusCode::kUnsupported, std::string(played.status().message()));
-  plan.order = std::move((*played)[static_cast<size_t>(rank_)]);
+  auto fake = play_through(all.programs);
+  if (!fake.ok()) return Status(StatusCode::kUnsupported, std::string(fake.status().message()));
+  plan.order = std::move((*fake)[static_cast<size_t>(rank_)]);
   return {};
 }
 

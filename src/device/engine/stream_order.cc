@@ -18,8 +18,8 @@ class NoMemory final : public Transport {
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
     return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
   }
-  OperationBoard* board(Rank) override { return nullptr; }
-  PairBoard* pair_board(Rank) override { return nullptr; }
+  StatusPage* page(Rank) override { return nullptr; }
+  PairPage* pair_page(Rank) override { return nullptr; }
   Doorbell* bell(Rank) override { return nullptr; }
   void raise_abort(Rank) override {}
   std::optional<Rank> aborted_by() override { return std::nullopt; }

@@ -11,7 +11,7 @@
 namespace rondo {
 namespace {
 
-// A rank's half of a connection on its board. kInbox: lines and data, made by the reader. kOutbox: counters, made by
+// A rank's half of a connection on its status page. kInbox: lines and data, made by the reader. kOutbox: counters, made by
 // the writer, or all of a multicast. kStream: slots of the stream engine, made by the reader.
 enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
 
@@ -26,7 +26,7 @@ uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other
 // Allocates memory of this rank as a slab that peers can open.
 Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
   RONDO_CHECK(!on_host);  // the only one was made with the communicator
-  if (num_slabs_ == DeviceBoard::kMaxSlabs)
+  if (num_slabs_ == DevicePage::kMaxSlabs)
     return Status(
         StatusCode::kExhausted,
         fmt::format("rank {} has {} blocks of staging memory, the maximum of a communicator", rank_, num_slabs_));
@@ -35,7 +35,7 @@ Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, 
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
   RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
   RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
-  SlabEntry& entry = board_of(rank_).slabs[num_slabs_];
+  SlabEntry& entry = page_of(rank_).slabs[num_slabs_];
   entry.address = memory.get();
   entry.on_host = 0;
   // Peers of this process do not need the handle. Others will see whether they can open it.
@@ -73,9 +73,9 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
   const Status not_made(StatusCode::kInternal,
                         fmt::format("rank {} refers to a block of memory that rank {} has not made", owner, owner));
-  if (slab >= DeviceBoard::kMaxSlabs) return not_made;
+  if (slab >= DevicePage::kMaxSlabs) return not_made;
   if (slabs.size() <= slab) slabs.resize(slab + 1);
-  const SlabEntry& entry = board_of(owner).slabs[slab];
+  const SlabEntry& entry = page_of(owner).slabs[slab];
   if (std::atomic_ref<uint64_t>(const_cast<uint64_t&>(entry.bytes)).load(std::memory_order_acquire) == 0)
     return not_made;
   const cuda::Driver* d = cuda::driver();
@@ -100,12 +100,12 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
 }
 
 Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters) {
-  DeviceBoard& board = board_of(rank_);
-  if (num_halves_ == board.max_halves)
+  DevicePage& page = page_of(rank_);
+  if (num_halves_ == page.max_halves)
     return Status(StatusCode::kExhausted,
                   fmt::format("rank {} has made {} connections on its device, the maximum of a communicator", rank_,
                               num_halves_));
-  HalfEntry& entry = board.halves()[num_halves_++];
+  HalfEntry& entry = page.halves()[num_halves_++];
   if (inbox != nullptr) {
     entry.slab = inbox->slab;
     entry.inbox_offset = inbox->offset;
@@ -119,10 +119,10 @@ Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const Slab
 }
 
 const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
-  DeviceBoard& board = board_of(owner);
-  for (uint32_t i = 0; i < board.max_halves; ++i) {
-    const uint64_t found = std::atomic_ref<uint64_t>(board.halves()[i].key).load(std::memory_order_acquire);
-    if (found == key) return &board.halves()[i];
+  DevicePage& page = page_of(owner);
+  for (uint32_t i = 0; i < page.max_halves; ++i) {
+    const uint64_t found = std::atomic_ref<uint64_t>(page.halves()[i].key).load(std::memory_order_acquire);
+    if (found == key) return &page.halves()[i];
     if (found == 0) return nullptr;
   }
   return nullptr;
@@ -163,9 +163,9 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
   if (crosses(key)) {
-    RONDO_TRY_ASSIGN(const auto relayed, relayed_ends(connection));
+    RONDO_TRY_ASSIGN(const auto proxied, proxy_ends(connection));
     // Writer and readers of a multicast on one host use the same memory, as below.
-    if (unicast || !is_here(key.writer) || !relayed) return relayed;
+    if (unicast || !is_here(key.writer) || !proxied) return proxied;
   }
   if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
   if (unicast && key.reader == rank_) RONDO_TRY(make_half(connection, false));  // a rank may send to itself
@@ -184,11 +184,11 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
                                                                                 uint32_t count, uint64_t slot_bytes) {
   // A multicast is a separate connection to each local reader.
-  if (!is_here(key.writer) || !is_here(reader)) return relayed_slots(key, reader, count, slot_bytes);
+  if (!is_here(key.writer) || !is_here(reader)) return proxy_slots(key, reader, count, slot_bytes);
   const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
-    if (num_slots_ + count > board_of(rank_).max_slots)
+    if (num_slots_ + count > page_of(rank_).max_slots)
       return Status(
           StatusCode::kExhausted,
           fmt::format("rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_));
@@ -204,10 +204,10 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   StreamSlots slots;
   RONDO_TRY_ASSIGN(std::byte * data, reach(reader, entry->slab));
   slots.data = data + entry->inbox_offset;
-  slots.flags = board_of(reader).slots() + entry->counters_slab;
-  slots.flags_on_device = boards_on_device_[static_cast<size_t>(reader)] +
-                          static_cast<uint64_t>(reinterpret_cast<std::byte*>(slots.flags) -
-                                                reinterpret_cast<std::byte*>(&board_of(reader)));
+  slots.flags = page_of(reader).slots() + entry->counters_slab;
+  slots.flags_on_device =
+      pages_on_device_[static_cast<size_t>(reader)] +
+      static_cast<uint64_t>(reinterpret_cast<std::byte*>(slots.flags) - reinterpret_cast<std::byte*>(&page_of(reader)));
   return std::optional<StreamSlots>(slots);
 }
 
@@ -216,10 +216,10 @@ void CudaTransport::release_streams() {
     std::atomic_ref<uint32_t>(flags.full).store(1, std::memory_order_relaxed);
     std::atomic_ref<uint32_t>(flags.empty).store(1, std::memory_order_relaxed);
   };
-  for (DeviceBoard* const board : boards_)
-    for (uint32_t i = 0; board != nullptr && i < board->max_slots; ++i) release(board->slots()[i]);
+  for (DevicePage* const page : pages_)
+    for (uint32_t i = 0; page != nullptr && i < page->max_slots; ++i) release(page->slots()[i]);
   const std::lock_guard lock(kept_mutex_);
-  for (const RelayedStream& s : relayed_streams_)
+  for (const ProxyStream& s : proxy_streams_)
     for (SlotFlags& flags : s.flags) release(flags);
 }
 

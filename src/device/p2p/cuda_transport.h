@@ -2,14 +2,14 @@
 // different ones. The communicator's host transport still carries status pages, aborts and deaths.
 //
 // layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
-// first use, in their own staging memory, and each publishes its half on its board. The connection is ready when each
+// first use, in their own staging memory, and each publishes its half on its status page. The connection is ready when each
 // has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is already
 // mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If that
 // fails for a pair, or the topology forbids it, the pair uses pinned host memory, and describe_links() gives the
 // reason.
 //
 // With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
-// and the host transport's proxy copies between them (transport/relay.h). A multicast to all ranks is in pinned memory
+// and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory
 // of the writer's host, with a copy on every rank of the other hosts.
 //
 // A rank's memory is freed when no rank can touch it any more (Transport::keep).
@@ -28,18 +28,18 @@
 
 #include "base/process_name.h"
 #include "device/driver/handles.h"
-#include "device/p2p/board.h"
+#include "device/p2p/device_page.h"
 #include "device/p2p/layout.h"
 #include "device/p2p/regions.h"
 #include "rondo/schedule.h"
-#include "transport/relay.h"
+#include "transport/proxy.h"
 #include "transport/transport.h"
 
 namespace rondo {
 
 /// How two ranks' devices reach each other. src/topology proposes a way, and the self-test checks it.
 struct DeviceLink {
-  enum class Way : uint8_t { kSameDevice, kPeer, kHost, kRelay };
+  enum class Way : uint8_t { kSameDevice, kPeer, kHost, kProxy };
   Way way = Way::kHost;
   bool same_process = false;
   bool whole_lines = false;  // 128-byte line stores are atomic: LL128
@@ -89,7 +89,7 @@ class CudaTransport final : public Transport {
   const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
   /// For all pairs of ranks, not only this rank's; equal on all ranks.
   bool through_host_somewhere() const { return through_host_ || across_hosts_; }
-  bool is_relayed_somewhere() const { return across_hosts_; }
+  bool has_proxy() const { return across_hosts_; }
   bool wide_lines_everywhere() const { return wide_lines_; }
   double slowest_gigabytes_per_s() const { return slowest_; }
   /// One line for each other rank: way, reason, expected bandwidth.
@@ -136,7 +136,7 @@ class CudaTransport final : public Transport {
   void release_streams();
   /// True while calls may run. Messages between hosts move only during that time.
   void attend(bool on) {
-    if (Relay* const relay = across_hosts_ ? host_.relay() : nullptr; relay != nullptr) relay->attend(on);
+    if (Proxy* const proxy = across_hosts_ ? host_.proxy() : nullptr; proxy != nullptr) proxy->attend(on);
   }
 
   /// Zeroed device memory of this rank. It lives as long as any rank may touch it.
@@ -148,8 +148,8 @@ class CudaTransport final : public Transport {
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
     return key.group == kUnicast || !is_here(key.writer) ? 0 : static_cast<uint32_t>(reader);
   }
-  OperationBoard* board(Rank r) override { return host_.board(r); }
-  PairBoard* pair_board(Rank r) override { return host_.pair_board(r); }
+  StatusPage* page(Rank r) override { return host_.page(r); }
+  PairPage* pair_page(Rank r) override { return host_.pair_page(r); }
   Doorbell* bell(Rank r) override { return host_.bell(r); }
   void raise_abort(Rank by) override { host_.raise_abort(by); }
   std::optional<Rank> aborted_by() override { return host_.aborted_by(); }
@@ -188,15 +188,15 @@ class CudaTransport final : public Transport {
   };
   CudaTransport(Rank rank, int nranks, Transport& host, const Options& options);
   Status open_device();
-  Status make_board(std::string* mine);
-  Status read_boards(const std::vector<std::string>& all);
+  Status make_page(std::string* mine);
+  Status read_pages(const std::vector<std::string>& all);
   Status test_links(std::string* mine, const ChooseLink& choose);
   Status settle_links(const std::vector<std::string>& all);
   Status test_link(Rank peer);
-  bool is_here(Rank r) const { return mates_.index.empty() || mates_.index[static_cast<size_t>(r)] >= 0; }
+  bool is_here(Rank r) const { return local_peers_.index.empty() || local_peers_.index[static_cast<size_t>(r)] >= 0; }
   bool crosses(const ConnectionKey& key) const {
     return key.group == kUnicast     ? !is_here(key.writer) || !is_here(key.reader)
-           : key.group == kGroupHost ? mates_apart_
+           : key.group == kGroupHost ? local_peers_apart_
                                      : across_hosts_;
   }
   /// For a rank on this host.
@@ -204,17 +204,17 @@ class CudaTransport final : public Transport {
   bool shares_with_processes() const { return shared_ != nullptr && shared_->name() != "inproc"; }
   /// Pinned memory of this rank that its local peers can access. The contents are undefined.
   Expected<std::byte*> share_on_host(uint64_t bytes, RemoteAddress* address);
-  Expected<std::optional<Ends>> relayed_ends(const DeviceKey& connection);
-  Expected<std::optional<StreamSlots>> relayed_slots(const ConnectionKey& key, Rank reader, uint32_t count,
-                                                     uint64_t slot_bytes);
+  Expected<std::optional<Ends>> proxy_ends(const DeviceKey& connection);
+  Expected<std::optional<StreamSlots>> proxy_slots(const ConnectionKey& key, Rank reader, uint32_t count,
+                                                   uint64_t slot_bytes);
   Expected<std::byte*> take_pinned(uint64_t bytes);
-  DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
+  DevicePage& page_of(Rank r) const { return *pages_[static_cast<size_t>(r)]; }
   /// Returns zeroed memory.
   Expected<SlabAddress> carve(uint64_t bytes, bool on_host);
   Expected<SlabRemainder> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
-  /// Key of this rank's half of a connection on its board.
+  /// Key of this rank's half of a connection on its status page.
   static uint64_t half_name(const DeviceKey& connection, bool as_writer);
   Status publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
@@ -230,37 +230,37 @@ class CudaTransport final : public Transport {
   cuda::PrimaryContext context_;
   cuda::OwnedStream setup_;
   std::shared_ptr<Kept> kept_;
-  mutable std::mutex kept_mutex_;  // guards kept_->device (alloc, free) and relayed_streams_
+  mutable std::mutex kept_mutex_;  // guards kept_->device (alloc, free) and proxy_streams_
   std::vector<DeviceOfRank> devices_;
-  const Mates mates_;                 // empty: all ranks are local peers
+  const PeersOnHost local_peers_;     // empty: all ranks are local peers
   Transport* const shared_;           // among local peers; nullptr: none
-  std::vector<DeviceBoard*> boards_;  // by rank, as mapped here; nullptr: on another host
-  std::vector<cuda::DevicePtr> boards_on_device_;
+  std::vector<DevicePage*> pages_;    // by rank, as mapped here; nullptr: on another host
+  std::vector<cuda::DevicePtr> pages_on_device_;
   std::vector<cuda::RegisteredMemory> registered_;
   std::vector<DeviceLink> links_;
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
   std::vector<cuda::DevicePtr> opened_;           // by IPC; closed at the end
   std::unique_ptr<SharedRegions> regions_;        // made after the links are known
   SlabRemainder device_rest_, host_rest_, pinned_rest_;
-  struct Relayed {  // an end of a connection between hosts
+  struct Proxied {  // an end of a connection between hosts
     DeviceKey connection;
     Ends ends;
     bool ready = false;
   };
-  struct RelayedStream {
+  struct ProxyStream {
     ConnectionKey key;  // with its reader, also for a multicast
     StreamSlots slots;
     std::span<SlotFlags> flags;
     bool ready = false;
   };
-  std::vector<Relayed> relayed_;
-  std::vector<RelayedStream> relayed_streams_;
+  std::vector<Proxied> proxied_;
+  std::vector<ProxyStream> proxy_streams_;
   std::vector<uint64_t> made_;  // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
   bool across_hosts_ = false;  // some ranks share no memory
-  bool mates_apart_ = false;   // ranks of one host share none either (RONDO_TRANSPORT=ucx)
+  bool local_peers_apart_ = false;  // ranks of one host share none either (RONDO_TRANSPORT=ucx)
   bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;
 };

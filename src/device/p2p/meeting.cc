@@ -1,4 +1,4 @@
-// Connects the devices of a communicator: every rank announces its device and its board and tests its links. Then all
+// Connects the devices of a communicator: every rank announces its device and its status page and tests its links. Then all
 // ranks agree on the links by the results of both ends.
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ uint64_t process_mark() {
 
 struct Hello {  // a rank's first message
   CudaTransport::DeviceOfRank device;
-  RemoteAddress board;
+  RemoteAddress page;
 };
 template <class C>
 void fields(C& c, Hello& h) {
@@ -43,7 +43,7 @@ void fields(C& c, Hello& h) {
   c(d.pci_bus_id, d.name, d.process_mark, d.host_number, d.ordinal, d.multiprocessors, d.capability);
   c.packed(d.process);
   c.packed(d.uuid);
-  c(h.board);
+  c(h.page);
 }
 struct Tested {
   double slowest = 0;  // GB/s, of this rank's links
@@ -74,8 +74,8 @@ CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Optio
       host_(host),
       options_(options),
       kept_(std::make_shared<Kept>()),
-      mates_(host.mates().value_or(Mates())),
-      shared_(mates_.index.empty() ? &host : mates_.transport),
+      local_peers_(host.local_peers().value_or(PeersOnHost())),
+      shared_(local_peers_.index.empty() ? &host : local_peers_.transport),
       reached_(static_cast<size_t>(nranks)) {}
 
 Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
@@ -86,9 +86,9 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   std::vector<std::string> all;
   // A rank with an error still takes part, so that all ranks learn of it at once.
   Status opened = t->open_device();
-  if (opened.ok()) opened = t->make_board(&mine);
+  if (opened.ok()) opened = t->make_page(&mine);
   RONDO_TRY(gather(opened.ok() ? mine : encode_outcome(opened), &all));
-  RONDO_TRY(t->read_boards(all));
+  RONDO_TRY(t->read_pages(all));
 
   cuda::CurrentContext current(t->context());
   RONDO_TRY(t->test_links(&mine, choose));
@@ -113,7 +113,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
       t->registered_.push_back(std::move(pinned));
     }
     // One slab of every rank, number 1, represents it.
-    SlabEntry& entry = t->board_of(rank).slabs[t->num_slabs_];
+    SlabEntry& entry = t->page_of(rank).slabs[t->num_slabs_];
     entry.on_host = 1;
     entry.address = reinterpret_cast<uint64_t>(own);
     std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
@@ -155,7 +155,7 @@ Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress*
 
 std::byte* CudaTransport::resolve_here(Rank r, const RemoteAddress& address) const {
   if (shared_ == nullptr) return reinterpret_cast<std::byte*>(address.offset_bytes);
-  return shared_->resolve(mates_.index.empty() ? r : mates_.index[static_cast<size_t>(r)], address);
+  return shared_->resolve(local_peers_.index.empty() ? r : local_peers_.index[static_cast<size_t>(r)], address);
 }
 
 Status CudaTransport::open_device() {
@@ -175,7 +175,7 @@ Status CudaTransport::open_device() {
   return {};
 }
 
-Status CudaTransport::make_board(std::string* mine) {
+Status CudaTransport::make_page(std::string* mine) {
   const cuda::Driver* d = cuda::driver();
   cuda::CurrentContext current(context_.get());
   Hello hello;
@@ -195,14 +195,14 @@ Status CudaTransport::make_board(std::string* mine) {
   RONDO_TRY(cuda::check(d->device_attribute(&minor, cuda::kAttrComputeMinor, device), "cuDeviceGetAttribute"));
   hello.device.capability = 10 * major + minor;
 
-  const uint64_t bytes = round_up(DeviceBoard::bytes_for(nranks_), 4096);
-  RONDO_TRY_ASSIGN(std::byte* const board, share_on_host(bytes, &hello.board));
-  if (!shares_with_processes()) std::memset(board, 0, bytes);
-  boards_.assign(static_cast<size_t>(nranks_), nullptr);
-  boards_[static_cast<size_t>(rank_)] = reinterpret_cast<DeviceBoard*>(board);
-  DeviceBoard& b = board_of(rank_);
-  b.max_halves = DeviceBoard::halves_for(nranks_);
-  b.max_slots = DeviceBoard::slots_for(nranks_);
+  const uint64_t bytes = round_up(DevicePage::bytes_for(nranks_), 4096);
+  RONDO_TRY_ASSIGN(std::byte* const page, share_on_host(bytes, &hello.page));
+  if (!shares_with_processes()) std::memset(page, 0, bytes);
+  pages_.assign(static_cast<size_t>(nranks_), nullptr);
+  pages_[static_cast<size_t>(rank_)] = reinterpret_cast<DevicePage*>(page);
+  DevicePage& b = page_of(rank_);
+  b.max_halves = DevicePage::halves_for(nranks_);
+  b.max_slots = DevicePage::slots_for(nranks_);
   for (uint32_t i = 0; i < b.max_slots; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
   RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes, false));
   const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
@@ -217,22 +217,21 @@ Status CudaTransport::make_board(std::string* mine) {
   return {};
 }
 
-Status CudaTransport::read_boards(const std::vector<std::string>& all) {
+Status CudaTransport::read_pages(const std::vector<std::string>& all) {
   cuda::CurrentContext current(context_.get());
   for (Rank r = 0; r < nranks_; ++r) {
     RONDO_TRY_ASSIGN(const Hello hello, read_outcome<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
     devices_.push_back(hello.device);
     across_hosts_ = across_hosts_ || !is_here(r);
-    mates_apart_ = mates_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
-    std::byte* const board = is_here(r) ? resolve_here(r, hello.board) : nullptr;
-    boards_[static_cast<size_t>(r)] = reinterpret_cast<DeviceBoard*>(board);
-    if (board == nullptr || !shares_with_processes()) {
-      boards_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(board));
+    local_peers_apart_ = local_peers_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
+    std::byte* const page = is_here(r) ? resolve_here(r, hello.page) : nullptr;
+    pages_[static_cast<size_t>(r)] = reinterpret_cast<DevicePage*>(page);
+    if (page == nullptr || !shares_with_processes()) {
+      pages_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(page));
       continue;
     }
-    RONDO_TRY_ASSIGN(auto pinned,
-                     cuda::RegisteredMemory::make({board, round_up(DeviceBoard::bytes_for(nranks_), 4096)}));
-    boards_on_device_.push_back(pinned.on_device());
+    RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({page, round_up(DevicePage::bytes_for(nranks_), 4096)}));
+    pages_on_device_.push_back(pinned.on_device());
     registered_.push_back(std::move(pinned));
   }
   return {};
@@ -259,7 +258,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
     }
     if (!is_here(r)) {
       link = {};
-      link.way = DeviceLink::Way::kRelay;
+      link.way = DeviceLink::Way::kProxy;
       link.reason = "shares no memory with this rank";
     }
     const bool maps = link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
@@ -364,7 +363,7 @@ std::string CudaTransport::describe_links() const {
     constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory",
                                           "through pinned memory and UCX"};
     text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
-                        l.same_process || l.way == DeviceLink::Way::kRelay ? "" : ", another process",
+                        l.same_process || l.way == DeviceLink::Way::kProxy ? "" : ", another process",
                         l.reason.empty() ? "" : ": " + l.reason);
     if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
     text += '\n';

@@ -98,7 +98,7 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
 
 // Passes a received operand on with canonical NaN, without arithmetic, which is the whole cost of fp8.
 template <uint32_t kMaxCode, uint32_t kNanCode>
-struct RelayFp8 : Identity {
+struct ProxyFp8 : Identity {
   RONDO_INLINE Raw last(Raw x) const {
     const Vec<int8_t> code = reinterpret_cast<Vec<int8_t>>(x);
     const Vec<int8_t> magnitude = code & static_cast<int8_t>(0x7f);
@@ -107,7 +107,7 @@ struct RelayFp8 : Identity {
   }
 };
 // Sends a single fp8 wire source on. dst[0], if any, is not written.
-void relay_fp8(const MixedKernelArgs& m) {
+void proxy_fp8(const MixedKernelArgs& m) {
   KernelArgs sends = m.args;
   if (m.has_dst) {
     ++sends.dst;
@@ -115,9 +115,9 @@ void relay_fp8(const MixedKernelArgs& m) {
   }
   if (sends.num_dst == 0) return;
   if (m.wire == Dtype::kFloat8E4m3) {
-    pass<1, 0>(sends, 0, sends.num_elems, RelayFp8<kFormatE4m3.max_code, kFormatE4m3.nan_code>{});
+    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<kFormatE4m3.max_code, kFormatE4m3.nan_code>{});
   } else {
-    pass<1, 0>(sends, 0, sends.num_elems, RelayFp8<kFormatE5m2.max_code, kFormatE5m2.nan_code>{});
+    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<kFormatE5m2.max_code, kFormatE5m2.nan_code>{});
   }
 }
 
@@ -186,7 +186,7 @@ void mixed(const MixedKernelArgs& asked) {
   uint32_t first_send = m.has_dst ? 1 : 0;
   const bool is_fp8 = m.wire == Dtype::kFloat8E4m3 || m.wire == Dtype::kFloat8E5m2;
   if (is_fp8 && m.args.num_src == 1 && m.args.own != 0 && m.args.divide_by == 0) {
-    relay_fp8(m);
+    proxy_fp8(m);
     if (!m.has_dst) return;
     first_send = m.args.num_dst;
     m.result_as_wire = false;  // already of the wire type

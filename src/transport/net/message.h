@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "protocol/fifo.h"
-#include "protocol/lending.h"
+#include "protocol/zero_copy.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
@@ -19,9 +19,9 @@ enum class MessageKind : uint8_t {
   kCredit,   // a read counter
   kAbort,    // step: number of kLines, kData and kSlot messages from the sender to the receiver
   kLeaving,  // the answer after all of them have arrived
-  kLeft,     // data: an OperationBoard and a PairBoard
-  kBoardsAsked,
-  kBoards,  // for a proxied connection: its reader has registered its memory
+  kLeft,     // data: an StatusPage and a PairPage
+  kPagesAsked,
+  kPages,   // for a proxied connection: its reader has registered its memory
   kOpened,  // step: number of a proxied slot; data: its content
   kSlot,
   kSlotEmpty,
@@ -50,8 +50,8 @@ struct DataHeader {
 static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 
 /// A zero-copy send to one reader; exists until the data are returned.
-struct Lent {
-  Loan* loan = nullptr;
+struct ZeroCopy {
+  ZeroCopySend* zero_copy_send = nullptr;
   void* endpoint = nullptr;  // the rail's
 };
 
@@ -65,7 +65,7 @@ enum class MayLand : uint8_t {
 /// The destination of a message's data.
 struct ReceiveTarget {
   std::byte* at = nullptr;     // nullptr: piece by piece into `landing`; without one: the message is dropped
-  Landing* landing = nullptr;  // claimed: finish or drop it
+  PostedReceive* posted_receive = nullptr;  // claimed: finish or drop it
   bool later = false;          // ask again later
 };
 

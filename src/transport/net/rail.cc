@@ -9,10 +9,10 @@ void Rail::set_peers(std::vector<PeerRoute> routes, uint64_t session) {
   session_ = session;
 }
 
-void Rail::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent) {
-  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, lent);
+void Rail::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopy* zero_copy) {
+  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, zero_copy);
   post_copy(to, header, sizeof header, data, bytes);
-  if (lent != nullptr) lent->loan->give_back();
+  if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
 }
 
 void Rail::send_copy(Rank to, Header header, const void* data, size_t bytes) {

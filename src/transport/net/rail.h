@@ -40,7 +40,7 @@ class Rail {
 
   /// Sends a header and data without a copy: both must stay unchanged until the peer has acknowledged them. A zero-copy
   /// send is returned when `data` is no longer read.
-  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent = nullptr);
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopy* zero_copy = nullptr);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
   /// Works for a bounded time. True if a message has arrived. (Other activity is not counted: over a dead link it may
@@ -58,7 +58,7 @@ class Rail {
   /// Messages to this rank no longer arrive.
   virtual bool lost(Rank r) const = 0;
   /// True if zero-copy sends to this rank are possible.
-  virtual bool may_lend(Rank to) const = 0;
+  virtual bool may_zero_copy(Rank to) const = 0;
   /// Returns all zero-copy sends and stops receiving into callers' buffers. Cuts connections that still hold some after
   /// `quiet_ns` without progress, or after `limit_ns`. False: some are still held.
   virtual bool recall(uint64_t quiet_ns, uint64_t limit_ns) = 0;
@@ -85,7 +85,7 @@ class Rail {
   Rail(Rank rank, Sink& sink, std::string device) : rank_(rank), sink_(sink), device_(std::move(device)) {}
   /// Sends header, then data. `copy` owns both, if set. `lent`: the zero-copy send to return.
   virtual void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                    std::unique_ptr<Copy> copy, Lent* lent) = 0;
+                    std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) = 0;
   /// True for a valid header of a message from rank `from` to this one (negative: from any rank).
   bool plausible(const DataHeader& h, size_t header_bytes, Rank from = -1) const;
   bool is_sealed() const { return sealer_ != nullptr; }

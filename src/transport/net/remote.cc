@@ -18,10 +18,11 @@
 namespace rondo::net {
 namespace {
 
-constexpr uint64_t kAskBoardsNs = 50 * kMs;     // interval of requests for a peer's status pages
-constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // their validity
+constexpr uint64_t kAskPagesNs = 50 * kMs;     // interval of requests for a peer's status pages
+constexpr uint64_t kPagesHoldNs = 1000 * kMs;  // their validity
 constexpr uint64_t kCloseNs = 1000 * kMs;
-constexpr uint32_t kLongAloneBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
+constexpr uint32_t kLongAloneBytes = 2048 * 1024, kLongBesideZeroCopyBytes = 1024 * 1024,
+                   kLongOverRailsBytes = 512 * 1024;
 // When an operation fails: time for its zero-copy sends to finish, since their last progress and in total.
 constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 
@@ -43,14 +44,14 @@ void fields(C& c, Hello& h) {
 // sends these go through rings that should stay in a core's cache. Long messages are used only if the pool holds the
 // rings to and from all peers eight times. With several rails the last message travels while the other rails are idle,
 // and should not be long.
-uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
+uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_zero_copy) {
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongAloneBytes;
   const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) {
     return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // ranks of one process share its pool
   });
   const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
-  if (net != Net::kTcp || !fits || (share && !all_lend)) return SegmentLayout::kMostMessageBytes;
-  return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideLentBytes : kLongAloneBytes;
+  if (net != Net::kTcp || !fits || (share && !all_zero_copy)) return SegmentLayout::kMostMessageBytes;
+  return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideZeroCopyBytes : kLongAloneBytes;
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
   RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
   *pool_bytes = pool->usage().size_bytes;
   fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
-  slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
+  slots_ = std::make_unique<ProxySlots>(rank_, *fifos_);
   RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
   RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), bootstrap_.own_addresses()}));
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -148,20 +149,20 @@ Status RemoteTransport::meet(const Options& options) {
 
   Status local = sealed;
   if (shares) {
-    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_, kLongBesideLentBytes);
+    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_, kLongBesideZeroCopyBytes);
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
   // Whether zero-copy by address works: known only now, after the host's ranks have met.
-  const bool lends = local_ == nullptr || local_->can_pull();
-  const std::string verdict = encode_outcome(local.ok() ? Expected<bool>(lends) : local);
+  const bool sends_zero_copy = local_ == nullptr || local_->can_pull();
+  const std::string verdict = encode_outcome(local.ok() ? Expected<bool>(sends_zero_copy) : local);
   RONDO_TRY(bootstrap_.all_gather(verdict.data(), verdict.size(), &blobs));
-  bool all_lend = true;
+  bool all_zero_copy = true;
   for (size_t r = 0; r < blobs.size(); ++r) {
     RONDO_TRY_ASSIGN(const bool theirs, read_outcome<bool>(blobs[r], r));
-    all_lend = all_lend && theirs;
+    all_zero_copy = all_zero_copy && theirs;
   }
-  const uint32_t longest = longest_message(net_, wire_->num_rails(), ranks, all_lend);
+  const uint32_t longest = longest_message(net_, wire_->num_rails(), ranks, all_zero_copy);
   fifos_->set_longest_message(longest);
   if (local_ != nullptr) local_->set_longest_message(longest);
   session_ = first.session | 1;
@@ -236,19 +237,19 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
   return std::nullopt;
 }
 
-Loan* RemoteTransport::loans(const ConnectionKey& key) {
+ZeroCopySend* RemoteTransport::zero_copy_sends(const ConnectionKey& key) {
   std::vector<Rank> readers = readers_of(key);
   std::erase(readers, rank_);
-  const bool may = std::all_of(readers.begin(), readers.end(), [this](Rank r) { return wire_->may_lend(r); });
+  const bool may = std::all_of(readers.begin(), readers.end(), [this](Rank r) { return wire_->may_zero_copy(r); });
   if (is_local(key) || readers.empty() || !may) return nullptr;
   const std::lock_guard lock(mutex_);
-  return fifos_->loans(key);
+  return fifos_->zero_copy_sends(key);
 }
 
-Landing* RemoteTransport::landing(const ConnectionKey& key) {
+PostedReceive* RemoteTransport::posted_receive(const ConnectionKey& key) {
   if (is_local(key) || key.writer == rank_) return nullptr;
   const std::lock_guard lock(mutex_);
-  return fifos_->landing(key);
+  return fifos_->posted_receive(key);
 }
 
 void RemoteTransport::let_go() {
@@ -273,18 +274,18 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const uint64_t now = monotonic_ns();
   if (!may_connect && are_many() && !remote.awaited && !wire_->connected(r)) {
     if (!remote.mirror.ended()) return false;
-  } else if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
-    remote.boards_asked_ns = now;
+  } else if (!remote.mirror.ended() && now - remote.pages_asked_ns > kAskPagesNs) {
+    remote.pages_asked_ns = now;
     Header h;
-    h.kind = MessageKind::kBoardsAsked;
+    h.kind = MessageKind::kPagesAsked;
     wire_->send_copy(r, h, nullptr, 0);
     wire_->progress();
   }
-  return remote.mirror.ended() || (remote.boards_came_ns != 0 && now - remote.boards_came_ns < kBoardsHoldNs);
+  return remote.mirror.ended() || (remote.pages_came_ns != 0 && now - remote.pages_came_ns < kPagesHoldNs);
 }
 
-std::optional<Mates> RemoteTransport::mates() {
-  Mates m{local_.get(), here_};
+std::optional<PeersOnHost> RemoteTransport::local_peers() {
+  PeersOnHost m{local_.get(), here_};
   for (Rank r = 0; r < nranks_ && local_ == nullptr; ++r) m.index[static_cast<size_t>(r)] = r == rank_ ? 0 : -1;
   return m;
 }
@@ -339,15 +340,15 @@ void RemoteTransport::attend(bool on) {
   if (on) wake_poller();
 }
 
-OperationBoard* RemoteTransport::board(Rank r) {
-  if (shares_memory(r)) return local_->board(index_here(r));
-  if (r == rank_) return &own_board_;
-  return fresh(r, false) ? &remotes_[static_cast<size_t>(r)]->mirror.board() : nullptr;
+StatusPage* RemoteTransport::page(Rank r) {
+  if (shares_memory(r)) return local_->page(index_here(r));
+  if (r == rank_) return &own_page_;
+  return fresh(r, false) ? &remotes_[static_cast<size_t>(r)]->mirror.page() : nullptr;
 }
 
-PairBoard* RemoteTransport::pair_board(Rank r) {
-  if (shares_memory(r)) return local_->pair_board(index_here(r));
-  if (r == rank_) return &own_pair_board_;
+PairPage* RemoteTransport::pair_page(Rank r) {
+  if (shares_memory(r)) return local_->pair_page(index_here(r));
+  if (r == rank_) return &own_pair_page_;
   return fresh(r, true) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
 }
 

@@ -10,7 +10,7 @@
 // The engine's driver also moves the messages: it calls progress() in every pass. While there is no driver, a poller
 // thread listens, so that sent messages, departures and aborts still arrive.
 //
-// Devices post into their own memory without notice (transport/relay.h): while they may, the poller polls continuously.
+// Devices post into their own memory without notice (transport/proxy.h): while they may, the poller polls continuously.
 //
 // Lost ranks are detected by the bootstrap's sockets or by the network, whichever is first. A departing rank waits
 // until its peers have everything it sent them (5 s at most). Thread safety: as Transport.
@@ -28,11 +28,11 @@
 #include "base/thread.h"
 #include "bootstrap/bootstrap.h"
 #include "rondo/host_layout.h"
-#include "transport/net/board_mirror.h"
-#include "transport/net/relayed_slots.h"
+#include "transport/net/proxy_slots.h"
 #include "transport/net/remote_fifo.h"
+#include "transport/net/status_page_copy.h"
 #include "transport/net/wire.h"
-#include "transport/relay.h"
+#include "transport/proxy.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
 
@@ -40,7 +40,7 @@ namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
-class RemoteTransport final : public Transport, private Sink, private Relay {
+class RemoteTransport final : public Transport, private Sink, private Proxy {
  public:
   struct Options {
     Net net = Net::kTcp;
@@ -61,14 +61,14 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override;
-  Loan* loans(const ConnectionKey& key) override;
-  Landing* landing(const ConnectionKey& key) override;
-  bool lends_by_address(const ConnectionKey& key) const override {
+  ZeroCopySend* zero_copy_sends(const ConnectionKey& key) override;
+  PostedReceive* posted_receive(const ConnectionKey& key) override;
+  bool sends_by_address(const ConnectionKey& key) const override {
     return !key.inline_only && is_local(key) && local_->can_pull();
   }
   void let_go() override;
-  OperationBoard* board(Rank r) override;
-  PairBoard* pair_board(Rank r) override;
+  StatusPage* page(Rank r) override;
+  PairPage* pair_page(Rank r) override;
   Doorbell* bell(Rank r) override;
   void raise_abort(Rank by) override { raise(by, {}); }
   void tell_disagreement(uint64_t sequence, std::string_view text) override;
@@ -93,11 +93,11 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;
-  std::optional<Mates> mates() override;
-  Relay* relay() override { return this; }
+  std::optional<PeersOnHost> local_peers() override;
+  Proxy* proxy() override { return this; }
 
  private:
-  // Relay (proxy).
+  // Proxy (proxy).
   void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) override;
   void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) override;
   void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
@@ -116,9 +116,9 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     bool awaited = false;                    // this rank receives from it
     bool leaving = false;                    // it waits for this rank's answer
     bool has_all = false;                    // it has everything that this rank sent
-    uint64_t boards_asked_ns = 0, boards_came_ns = 0;
+    uint64_t pages_asked_ns = 0, pages_came_ns = 0;
     Status failure;  // reported when it departed
-    BoardMirror mirror;
+    StatusPageCopy mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here);
   Status open(const Options& options, uint64_t* pool_bytes);
@@ -133,7 +133,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void raise(Rank by, const std::string& reason);
   // Under the lock:
   void take_abort(Rank by, std::string reason);
-  void take_disagreement(Bootstrap::Announcement news);
+  void take_disagreement(Bootstrap::Announcement events);
   void tell_abort();
   void hear_of_aborts();
   Status strange(const Header& h) const;
@@ -162,12 +162,12 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
-  OperationBoard own_board_{};
-  PairBoard own_pair_board_{};
+  StatusPage own_page_{};
+  PairPage own_pair_page_{};
 
   std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
-  std::unique_ptr<RelayedSlots> slots_;
+  std::unique_ptr<ProxySlots> slots_;
   std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
   std::unique_ptr<Wire> wire_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one

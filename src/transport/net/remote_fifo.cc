@@ -66,25 +66,26 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
 Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std::vector<Rank>& readers) {
   RONDO_TRY_ASSIGN(const FifoView v, make(key, key.group == 0 ? 1 : static_cast<uint32_t>(nranks_)));
   if (key.reader == rank_) to_itself_[pack(key, rank_)] = v;
-  Loan* loans = nullptr;
+  ZeroCopySend* zero_copy_sends = nullptr;
   if (!key.inline_only) {
-    std::vector<Loan>& made = loans_[pack(key, key.reader)] = std::vector<Loan>(v.num_lines);
-    for (Loan& l : made) l.set_readers(static_cast<uint32_t>(readers.size()));
-    loans = made.data();
+    std::vector<ZeroCopySend>& made = zero_copy_sends_[pack(key, key.reader)] = std::vector<ZeroCopySend>(v.num_lines);
+    for (ZeroCopySend& l : made) l.set_readers(static_cast<uint32_t>(readers.size()));
+    zero_copy_sends = made.data();
   }
-  for (const Rank reader : readers) add_outgoing(key, reader, v, loans);
+  for (const Rank reader : readers) add_outgoing(key, reader, v, zero_copy_sends);
   return v;
 }
 
-void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans) {
+void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view,
+                               ZeroCopySend* zero_copy_sends) {
   outgoing_.push_back(std::make_unique<SendState>());
   SendState& o = *outgoing_.back();
   o.key = key;
   o.reader = reader;
   o.view = view;
-  o.loans = loans;
+  o.zero_copy_sends = zero_copy_sends;
   if (!key.inline_only) o.headers.resize(view.num_lines);
-  if (loans != nullptr) o.lent.resize(view.num_lines);
+  if (zero_copy_sends != nullptr) o.zero_copy.resize(view.num_lines);
   by_reader_[pack(key, reader)] = &o;
 }
 
@@ -121,14 +122,14 @@ Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& 
   return std::optional(r->view);
 }
 
-Loan* RemoteFifos::loans(const ConnectionKey& key) {
-  const auto found = loans_.find(pack(key, key.reader));
-  return found != loans_.end() ? found->second.data() : nullptr;
+ZeroCopySend* RemoteFifos::zero_copy_sends(const ConnectionKey& key) {
+  const auto found = zero_copy_sends_.find(pack(key, key.reader));
+  return found != zero_copy_sends_.end() ? found->second.data() : nullptr;
 }
 
-Landing* RemoteFifos::landing(const ConnectionKey& key) {
+PostedReceive* RemoteFifos::posted_receive(const ConnectionKey& key) {
   const auto found = replicas_.find(pack(key, key.writer));
-  return found == replicas_.end() || key.inline_only ? nullptr : &found->second->landing;
+  return found == replicas_.end() || key.inline_only ? nullptr : &found->second->posted_receive;
 }
 
 bool RemoteFifos::carry_lines(SendState& o, Wire& wire) {
@@ -152,12 +153,12 @@ bool RemoteFifos::carry_data(SendState& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
-    Lent* lent = nullptr;
-    const std::byte* lent_data = nullptr;
-    if (o.loans != nullptr) {
-      lent = &o.lent[line_of(o.view, o.step)];
-      lent->loan = &o.loans[line_of(o.view, o.step)];
-      lent_data = lent->loan->data(o.step);
+    ZeroCopy* zero_copy = nullptr;
+    const std::byte* zero_copy_data = nullptr;
+    if (o.zero_copy_sends != nullptr) {
+      zero_copy = &o.zero_copy[line_of(o.view, o.step)];
+      zero_copy->zero_copy_send = &o.zero_copy_sends[line_of(o.view, o.step)];
+      zero_copy_data = zero_copy->zero_copy_send->data(o.step);
     }
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
@@ -166,7 +167,7 @@ bool RemoteFifos::carry_data(SendState& o, Wire& wire) {
     h.header.session = wire.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
-    if (lent_data != nullptr) wire.send(o.reader, h, lent_data, place.bytes, lent);
+    if (zero_copy_data != nullptr) wire.send(o.reader, h, zero_copy_data, place.bytes, zero_copy);
     else wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
     ++o.step;
     ++sent_[static_cast<size_t>(o.reader)];
@@ -237,8 +238,8 @@ Expected<ReceiveTarget> RemoteFifos::place(const Header& header, const HeaderLin
   RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   RONDO_TRY_ASSIGN(std::byte * in_ring, place_in(*r, header, line, bytes));
   const bool landed_before = r->lands;
-  r->lands = may_land != MayLand::kNo && !let_go_ && r->landing.claim(bytes, line.flag);
-  if (r->lands) return ReceiveTarget{r->landing.place(), &r->landing};
+  r->lands = may_land != MayLand::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
+  if (r->lands) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};
   if (!landed_before || let_go_ || may_land != MayLand::kSoon) return ReceiveTarget{in_ring};
   r->lands = true;  // the next attempt may use it
   return ReceiveTarget{nullptr, nullptr, true};
@@ -248,7 +249,7 @@ Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std:
   if (header.inline_only != 0) return impossible(header, bytes);
   RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   RONDO_TRY_ASSIGN(std::byte * to, place_in(*r, header, line, bytes));
-  const bool landed = !let_go_ && r->landing.put(data, bytes, line.flag);
+  const bool landed = !let_go_ && r->posted_receive.put(data, bytes, line.flag);
   if (!landed && data != to) std::memcpy(to, data, bytes);
   return {};
 }

@@ -14,8 +14,8 @@
 // space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
-// the others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader. For a proxied
-// connection (transport/relay.h) both ends provide the memory.
+// the others pass through the ring (protocol/zero_copy.h). A multicast FIFO has a replica for each reader. For a proxied
+// connection (transport/proxy.h) both ends provide the memory.
 //
 // Thread safety: open_*, carry, arrived under the owner's lock. The FIFOs' memory: as the protocol requires.
 #pragma once
@@ -71,8 +71,8 @@ class RemoteFifos {
   void adopt_reader(const ConnectionKey& key, const FifoView& view);
 
   /// For open connections: the zero-copy sends and the posted receive; nullptr: only the ring.
-  Loan* loans(const ConnectionKey& key);
-  Landing* landing(const ConnectionKey& key);
+  ZeroCopySend* zero_copy_sends(const ConnectionKey& key);
+  PostedReceive* posted_receive(const ConnectionKey& key);
   /// Disables posted receives.
   void let_go() { let_go_ = true; }
 
@@ -104,8 +104,8 @@ class RemoteFifos {
     FifoView view;
     uint64_t step = 0;                // the next to be sent
     std::vector<DataHeader> headers;  // by line; must stay until they are sent
-    Loan* loans = nullptr;            // by line; shared by a multicast's readers. nullptr: only the ring
-    std::vector<Lent> lent;           // by line
+    ZeroCopySend* zero_copy_sends = nullptr;  // by line; shared by a multicast's readers. nullptr: only the ring
+    std::vector<ZeroCopy> zero_copy;          // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {
@@ -114,9 +114,9 @@ class RemoteFifos {
     uint64_t told = 0;        // steps already reported to the writer as read
     uint64_t last_bytes = 0;  // of data
     bool lands = false;       // the last placed message used a posted receive
-    Landing landing;
+    PostedReceive posted_receive;
   };
-  void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans);
+  void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, ZeroCopySend* zero_copy_sends);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Expected<Replica*> replica(const ConnectionKey& key);
@@ -140,7 +140,7 @@ class RemoteFifos {
   uint64_t bytes_ = 0;
   bool let_go_ = false;
   std::vector<std::unique_ptr<SendState>> outgoing_;
-  std::unordered_map<uint64_t, std::vector<Loan>> loans_;            // by packed key
+  std::unordered_map<uint64_t, std::vector<ZeroCopySend>> zero_copy_sends_;  // by packed key
   std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
   std::unordered_map<uint64_t, SendState*> by_reader_;               // by packed key and reader: targets of credits

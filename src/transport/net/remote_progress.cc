@@ -126,12 +126,12 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       remote.leaving = true;
       break;
     case MessageKind::kLeft: remote.has_all = true; break;
-    case MessageKind::kBoardsAsked: {
+    case MessageKind::kPagesAsked: {
       const bool shared = local_ != nullptr;
-      const std::string both = BoardMirror::encode(shared ? *local_->board(index_here(rank_)) : own_board_,
-                                                   shared ? *local_->pair_board(index_here(rank_)) : own_pair_board_);
+      const std::string both = StatusPageCopy::encode(shared ? *local_->page(index_here(rank_)) : own_page_,
+                                                      shared ? *local_->pair_page(index_here(rank_)) : own_pair_page_);
       Header h;
-      h.kind = MessageKind::kBoards;
+      h.kind = MessageKind::kPages;
       wire_->send_copy(header.from, h, both.data(), both.size());
       break;
     }
@@ -144,8 +144,8 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
     case MessageKind::kSlotEmpty:
       if (!slots_->arrived(header)) fail_here(strange(header));
       break;
-    case MessageKind::kBoards:
-      if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.boards_came_ns = monotonic_ns();
+    case MessageKind::kPages:
+      if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.pages_came_ns = monotonic_ns();
       else fail_here(unreadable(header, bytes));
       break;
     default: fail_here(unreadable(header, bytes));
@@ -176,7 +176,7 @@ void RemoteTransport::leave() {
   std::vector<Rank> waiting;
   PartingNote note;
   {
-    OperationBoard& mine = *board(rank_);
+    StatusPage& mine = *page(rank_);
     const std::lock_guard lock(mutex_);
     note.posted = mine.last_posted();
     note.finished = mine.last_finished();

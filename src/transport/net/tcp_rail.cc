@@ -154,7 +154,7 @@ Rank TcpRail::who_greets(std::string_view greeting) {
 bool TcpRail::admit(int fd, std::string_view greeting) {
   const Rank from = who_greets(greeting);
   if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr || peers_[static_cast<size_t>(from)].failed) {
-    if (!std::exchange(told_of_stranger_, true))
+    if (!std::exchange(told_of_unauthenticated_, true))
       std::fprintf(stderr, "rondo: rank %d refuses a connection that does not belong to its communicator\n", rank_);
     return false;
   }
@@ -188,12 +188,12 @@ void TcpRail::answered(Connection& c) {
 }
 
 void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                   std::unique_ptr<Copy> copy, Lent* lent) {
+                   std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) {
   Peer& peer = peers_[static_cast<size_t>(to)];
   const bool shares = bytes >= kShareBytes && to < rank_ && peer.theirs != nullptr && !is_sealed();
   Connection* c = peer.failed ? nullptr : shares ? peer.theirs : peer.ours != nullptr ? peer.ours : connect(to);
   if (c == nullptr || c->broken) {
-    if (lent != nullptr) lent->loan->give_back();
+    if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
     return;
   }
   QueuedMessage& o = c->queue.emplace_back();
@@ -206,7 +206,7 @@ void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void*
   o.header = header;
   o.data = static_cast<const std::byte*>(data);
   o.copy = std::move(copy);
-  o.lent = lent;
+  o.zero_copy = zero_copy;
   ++pending_;
 }
 
@@ -220,8 +220,8 @@ uint32_t TcpRail::pending(Rank to) const {
 
 void TcpRail::finish_front(Connection& c) {
   const QueuedMessage& o = c.queue.front();
-  if (o.lent != nullptr) {
-    o.lent->loan->give_back();
+  if (o.zero_copy != nullptr) {
+    o.zero_copy->zero_copy_send->give_back();
     ++moves_;
   }
   c.queue.pop_front();
@@ -322,12 +322,12 @@ bool TcpRail::progress() {
     if (c.fd >= 0 && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
   }
   if (!by_list) return moves_ != before;
-  epoll_event news[16];
-  const int n = epoll_wait(event_fd_, news, 16, 0);
+  epoll_event events[16];
+  const int n = epoll_wait(event_fd_, events, 16, 0);
   for (int i = 0; i < n; ++i) {
-    auto* c = static_cast<Connection*>(news[i].data.ptr);
+    auto* c = static_cast<Connection*>(events[i].data.ptr);
     if (c == nullptr) (void)acceptor_.look();  // who finds no room comes again
-    else if (c->fd >= 0 && (news[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
+    else if (c->fd >= 0 && (events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
   }
   if (num_admitted_ + 1 == peers_.size() && acceptor_.is_open()) {
     epoll_ctl(event_fd_, EPOLL_CTL_DEL, acceptor_.event_fd(), nullptr);
@@ -401,8 +401,8 @@ void TcpRail::sweep() {
 // The rest of the current message is discarded.
 void TcpRail::keep_out_of_buffers(Connection& c) {
   Incoming& m = c.message;
-  if (!c.in_message || m.place.landing == nullptr) return;
-  m.place.landing->drop();
+  if (!c.in_message || m.place.posted_receive == nullptr) return;
+  m.place.posted_receive->drop();
   m.elsewhere.resize(m.bytes);
   m.place = {reinterpret_cast<std::byte*>(m.elsewhere.data())};
   m.wanted = false;
@@ -413,11 +413,11 @@ bool TcpRail::recall(uint64_t, uint64_t) {
   for (const auto& c : connections_) {
     keep_out_of_buffers(*c);
     for (QueuedMessage& o : c->queue) {
-      if (o.lent == nullptr) continue;
+      if (o.zero_copy == nullptr) continue;
       o.copy = std::make_unique<Copy>();
       o.copy->data.assign(reinterpret_cast<const char*>(o.data), o.frame.bytes);
       o.data = reinterpret_cast<const std::byte*>(o.copy->data.data());
-      std::exchange(o.lent, nullptr)->loan->give_back();
+      std::exchange(o.zero_copy, nullptr)->zero_copy_send->give_back();
     }
   }
   return true;
@@ -454,8 +454,8 @@ bool TcpRail::arm() {
     e.data.ptr = c.get();
     epoll_ctl(event_fd_, EPOLL_CTL_MOD, c->fd, &e);
   }
-  epoll_event news;
-  return epoll_wait(event_fd_, &news, 1, 0) == 0;
+  epoll_event events;
+  return epoll_wait(event_fd_, &events, 1, 0) == 0;
 }
 
 }  // namespace rondo::net

@@ -58,7 +58,7 @@ class TcpRail final : public Rail {
     return peer.ours != nullptr || peer.theirs != nullptr;
   }
   bool lost(Rank r) const override { return peers_[static_cast<size_t>(r)].failed; }
-  bool may_lend(Rank) const override { return true; }
+  bool may_zero_copy(Rank) const override { return true; }
   bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
   std::vector<PeerLoss> losses(uint64_t before_ns) const override;
   bool flush() override;
@@ -80,7 +80,7 @@ class TcpRail final : public Rail {
     const void* header = nullptr;
     const std::byte* data = nullptr;
     std::unique_ptr<Copy> copy;
-    Lent* lent = nullptr;
+    ZeroCopy* zero_copy = nullptr;
     size_t written = 0;  // of frame, header and data
     size_t total() const { return sizeof frame + frame.header_bytes + frame.bytes; }
   };
@@ -131,7 +131,7 @@ class TcpRail final : public Rail {
       : Rail(rank, sink, std::move(device)), peers_(static_cast<size_t>(nranks)) {}
   Status open(const std::vector<std::string>& addresses);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-            std::unique_ptr<Copy> copy, Lent* lent) override;
+            std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) override;
   Connection* connect(Rank to);
   void dial(Connection& c);
   void add(std::unique_ptr<Connection> c);
@@ -172,7 +172,7 @@ class TcpRail final : public Rail {
   std::vector<std::unique_ptr<Connection>> connections_;
   uint32_t passes_ = 0;
   bool any_broken_ = false;
-  bool told_of_stranger_ = false;
+  bool told_of_unauthenticated_ = false;
 };
 
 }  // namespace rondo::net

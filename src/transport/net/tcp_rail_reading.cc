@@ -63,9 +63,9 @@ void TcpRail::take(Connection& c, size_t bytes) {
   m.got += bytes;
   if (!m.in_pieces()) return;
   const size_t waiting = m.got - m.added;
-  const size_t ripe = m.got == m.bytes ? waiting : waiting / Landing::kPieceBytes * Landing::kPieceBytes;
+  const size_t ripe = m.got == m.bytes ? waiting : waiting / PostedReceive::kPieceBytes * PostedReceive::kPieceBytes;
   if (ripe == 0) return;
-  m.place.landing->add(c.block.get(), m.added, ripe);
+  m.place.posted_receive->add(c.block.get(), m.added, ripe);
   m.added += ripe;
   std::memmove(c.block.get(), c.block.get() + ripe, waiting - ripe);
 }
@@ -124,9 +124,9 @@ bool TcpRail::begin_message(Connection& c) {
       c.in_message = false;
       return false;
     }
-    m.wanted = m.place.at != nullptr || m.place.landing != nullptr;
+    m.wanted = m.place.at != nullptr || m.place.posted_receive != nullptr;
   }
-  if (m.place.landing != nullptr && m.in_pieces()) {
+  if (m.place.posted_receive != nullptr && m.in_pieces()) {
     if (c.block == nullptr) c.block = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
   } else if (m.place.at == nullptr) {
     m.elsewhere.resize(m.bytes);
@@ -154,7 +154,7 @@ void TcpRail::end_message(Connection& c) {
     bytes = unsealed().size();
   }
   ++moves_;
-  if (m.place.landing != nullptr) m.place.landing->finish();
+  if (m.place.posted_receive != nullptr) m.place.posted_receive->finish();
   else if (lined && bytes != 0 && !sink_.put(m.header.header, m.header.line, data, bytes)) return;
   sink_.arrived(m.header.header, lined ? &m.header.line : nullptr, data, bytes);
 }

@@ -110,7 +110,7 @@ bool UcxRail::close(uint64_t limit_ns) {
 bool UcxRail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
   auto num_out = [this] {
     return std::accumulate(endpoints_.begin(), endpoints_.end(), uint64_t{0},
-                           [](uint64_t n, const Endpoint& e) { return n + e.on_loan; });
+                           [](uint64_t n, const Endpoint& e) { return n + e.zero_copy; });
   };
   auto all_back = [&] { return num_out() == 0; };
   const uint64_t since = monotonic_ns();
@@ -120,7 +120,7 @@ bool UcxRail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
     left = num_out();
   }
   for (Endpoint& e : endpoints_) {
-    if (e.on_loan == 0) continue;
+    if (e.zero_copy == 0) continue;
     e.cut = true;
     close_endpoint(e);
   }
@@ -177,11 +177,11 @@ ucp_ep_h UcxRail::endpoint(Rank to) {
 }
 
 void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                   std::unique_ptr<Copy> copy, Lent* lent) {
+                   std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   ucp_ep_h ep = endpoint(to);
   if (ep == nullptr || e.failed) {
-    if (lent != nullptr) lent->loan->give_back();
+    if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
     return;
   }
   ucp_request_param_t p{};
@@ -195,18 +195,18 @@ void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void*
       auto* endpoint = static_cast<Endpoint*>(done->endpoint);
       endpoint->rail->sent(request, s, *endpoint);
     };
-  } else if (lent != nullptr) {
-    lent->endpoint = &e;
-    p.user_data = lent;
+  } else if (zero_copy != nullptr) {
+    zero_copy->endpoint = &e;
+    p.user_data = zero_copy;
     p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      const Lent& lent = *static_cast<Lent*>(what);
-      auto* endpoint = static_cast<Endpoint*>(lent.endpoint);
-      --endpoint->on_loan;
-      lent.loan->give_back();
+      const ZeroCopy& zero_copy = *static_cast<ZeroCopy*>(what);
+      auto* endpoint = static_cast<Endpoint*>(zero_copy.endpoint);
+      --endpoint->zero_copy;
+      zero_copy.zero_copy_send->give_back();
       ++endpoint->rail->moves_;
       endpoint->rail->sent(request, s, *endpoint);
     };
-    ++e.on_loan;
+    ++e.zero_copy;
   } else {
     p.user_data = &e;
     p.cb.send = [](void* request, ucs_status_t s, void* to) {
@@ -223,9 +223,9 @@ void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void*
   }
   --pending_;
   --e.pending;
-  if (lent != nullptr) {
-    --e.on_loan;
-    lent->loan->give_back();
+  if (zero_copy != nullptr) {
+    --e.zero_copy;
+    zero_copy->zero_copy_send->give_back();
   }
   if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
 }

@@ -33,7 +33,7 @@ class UcxRail final : public Rail {
   }
   /// Not among ranks of one host, whose connections cannot be cut to get the data back. RDMA sends from the ring, which
   /// is registered; registering callers' memory, possibly read-only, is slow or fails.
-  bool may_lend(Rank to) const override { return !near(to) && !context_->has_rdma(); }
+  bool may_zero_copy(Rank to) const override { return !near(to) && !context_->has_rdma(); }
   bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
   std::vector<PeerLoss> losses(uint64_t before_ns) const override;
   bool flush() override;
@@ -48,7 +48,7 @@ class UcxRail final : public Rail {
     bool failed = false;
     bool cut = false;      // by this rank
     uint32_t pending = 0;  // messages
-    uint32_t on_loan = 0;
+    uint32_t zero_copy = 0;
     uint64_t failed_ns = 0;
     ucs_status_t why = UCS_OK;
   };
@@ -59,7 +59,7 @@ class UcxRail final : public Rail {
   ucp_ep_h endpoint(Rank to);
   void close_endpoint(Endpoint& e);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-            std::unique_ptr<Copy> copy, Lent* lent) override;
+            std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) override;
   /// UCX's shared memory cannot detect the death of a rank on this host (other transports can), and would not be used
   /// if error handling were requested.
   bool near(Rank r) const { return routes_[static_cast<size_t>(r)].near; }

@@ -147,8 +147,8 @@ bool Wire::connected(Rank to) const {
 bool Wire::lost(Rank r) const {
   return std::any_of(rails_.begin(), rails_.end(), [r](const auto& rail) { return rail->lost(r); });
 }
-bool Wire::may_lend(Rank to) const {
-  return std::all_of(rails_.begin(), rails_.end(), [to](const auto& rail) { return rail->may_lend(to); });
+bool Wire::may_zero_copy(Rank to) const {
+  return std::all_of(rails_.begin(), rails_.end(), [to](const auto& rail) { return rail->may_zero_copy(to); });
 }
 bool Wire::recall(uint64_t quiet_ns, uint64_t limit_ns) {
   bool all = true;

@@ -49,8 +49,8 @@ class Wire {
   bool seal_with(const Sealer::Key& key, Rank rank, int nranks);
 
   // The following functions are Rail's, over all rails.
-  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent = nullptr) {
-    rail_to(to).send(to, header, data, bytes, lent);
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopy* zero_copy = nullptr) {
+    rail_to(to).send(to, header, data, bytes, zero_copy);
   }
   void send_copy(Rank to, const Header& header, const void* data, size_t bytes) {
     rails_[0]->send_copy(to, header, data, bytes);
@@ -65,7 +65,7 @@ class Wire {
   uint64_t pending() const;
   bool connected(Rank to) const;
   bool lost(Rank r) const;
-  bool may_lend(Rank to) const;
+  bool may_zero_copy(Rank to) const;
   bool recall(uint64_t quiet_ns, uint64_t limit_ns);
   std::vector<PeerLoss> losses(uint64_t before_ns) const;
   bool flush();

@@ -18,7 +18,7 @@ namespace {
 using namespace rondo::cuda;
 
 // Shared by the processes: steps to wait for, and handles.
-struct Board {
+struct Page {
   std::atomic<int> step{0};
   IpcMemHandle handle, freed;
 
@@ -28,9 +28,9 @@ struct Board {
   }
 };
 
-Board* make_board() {
-  void* at = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return new (at) Board;
+Page* make_page() {
+  void* at = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return new (at) Page;
 }
 
 void run(const std::function<void(Rank)>& fn) {
@@ -47,7 +47,7 @@ void run(const std::function<void(Rank)>& fn) {
 }
 
 TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
-  Board* board = make_board();
+  Page* page = make_page();
   run([&](Rank rank) {
     FakeMachine machine = FakeMachine::uniform(2);
     FakeCuda cuda(machine);
@@ -64,13 +64,13 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
         ASSERT_TRUE(memory.ok() && pad.ok());
         ASSERT_EQ(d->memset_d8_async(memory->get(), 0, 4096, stream->get()), kSuccess);
         ASSERT_EQ(d->stream_synchronize(stream->get()), kSuccess);
-        ASSERT_EQ(d->ipc_get_mem_handle(&board->handle, memory->get() + 8), kSuccess);
+        ASSERT_EQ(d->ipc_get_mem_handle(&page->handle, memory->get() + 8), kSuccess);
         DevicePtr mine;
-        EXPECT_EQ(d->ipc_open_mem_handle(&mine, board->handle, kIpcLazyPeerAccess), kErrorInvalidContext);
+        EXPECT_EQ(d->ipc_open_mem_handle(&mine, page->handle, kIpcLazyPeerAccess), kErrorInvalidContext);
         auto gone = DeviceMemory::make(3 << 20);
-        ASSERT_EQ(d->ipc_get_mem_handle(&board->freed, gone->get()), kSuccess);
+        ASSERT_EQ(d->ipc_get_mem_handle(&page->freed, gone->get()), kSuccess);
         *gone = DeviceMemory();
-        board->reach(1);
+        page->reach(1);
         // The other process's stream sets a word in our memory, and our stream sees it.
         BatchMemOp wait;
         std::memset(&wait, 0, sizeof wait);
@@ -83,16 +83,16 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
         char text[8];
         ASSERT_EQ(d->memcpy_device_to_host(text, memory->get() + 128, 8), kSuccess);
         EXPECT_STREQ(text, "written");
-        ASSERT_EQ(d->ipc_get_mem_handle(&board->freed, pad->get()), kSuccess);
+        ASSERT_EQ(d->ipc_get_mem_handle(&page->freed, pad->get()), kSuccess);
         *pad = DeviceMemory();
-        board->reach(2);
-        board->await(3);
+        page->reach(2);
+        page->await(3);
       } else {
-        board->await(1);
+        page->await(1);
         DevicePtr theirs = 0, again = 0;
-        EXPECT_EQ(d->ipc_open_mem_handle(&theirs, board->freed, kIpcLazyPeerAccess), kErrorInvalidHandle);
-        ASSERT_EQ(d->ipc_open_mem_handle(&theirs, board->handle, kIpcLazyPeerAccess), kSuccess);
-        ASSERT_EQ(d->ipc_open_mem_handle(&again, board->handle, kIpcLazyPeerAccess), kSuccess);
+        EXPECT_EQ(d->ipc_open_mem_handle(&theirs, page->freed, kIpcLazyPeerAccess), kErrorInvalidHandle);
+        ASSERT_EQ(d->ipc_open_mem_handle(&theirs, page->handle, kIpcLazyPeerAccess), kSuccess);
+        ASSERT_EQ(d->ipc_open_mem_handle(&again, page->handle, kIpcLazyPeerAccess), kSuccess);
         EXPECT_EQ(again, theirs);
         EXPECT_EQ(d->ipc_close_mem_handle(again), kSuccess);
         DevicePtr base = 0;
@@ -112,14 +112,14 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
         write.value.address = theirs + 64;
         write.value.value = 1;
         ASSERT_EQ(d->stream_batch_mem_op(stream->get(), 1, &write, 0), kSuccess);
-        board->await(2);
+        page->await(2);
         DevicePtr none = 0;
-        EXPECT_EQ(d->ipc_open_mem_handle(&none, board->freed, kIpcLazyPeerAccess), kErrorInvalidHandle)
+        EXPECT_EQ(d->ipc_open_mem_handle(&none, page->freed, kIpcLazyPeerAccess), kErrorInvalidHandle)
             << "freed, in a block that lives";
         EXPECT_NE(cuda.leaks().find("mapping of 4096 bytes"), std::string::npos) << cuda.leaks();
         EXPECT_EQ(d->ipc_close_mem_handle(theirs), kSuccess);
         EXPECT_EQ(d->ipc_close_mem_handle(theirs), kErrorInvalidValue);
-        board->reach(3);
+        page->reach(3);
       }
     }
     EXPECT_EQ(cuda.leaks(), "");
@@ -127,7 +127,7 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
 }
 
 TEST(FakeCudaProcesses, AHandleNeedsPeerAccess) {
-  Board* board = make_board();
+  Page* page = make_page();
   run([&](Rank rank) {
     FakeMachine machine = FakeMachine::uniform(2);
     machine.peers.assign(2, std::vector<FakePeer>(2, FakePeer{false, false, 0}));
@@ -136,15 +136,15 @@ TEST(FakeCudaProcesses, AHandleNeedsPeerAccess) {
     const CurrentContext current(context->get());
     if (rank == 0) {
       auto memory = DeviceMemory::make(64);
-      ASSERT_EQ(driver()->ipc_get_mem_handle(&board->handle, memory->get()), kSuccess);
-      board->reach(1);
-      board->await(2);
+      ASSERT_EQ(driver()->ipc_get_mem_handle(&page->handle, memory->get()), kSuccess);
+      page->reach(1);
+      page->await(2);
       return;
     }
-    board->await(1);
+    page->await(1);
     DevicePtr theirs = 0;
-    EXPECT_EQ(driver()->ipc_open_mem_handle(&theirs, board->handle, kIpcLazyPeerAccess), kErrorPeerAccessUnsupported);
-    board->reach(2);
+    EXPECT_EQ(driver()->ipc_open_mem_handle(&theirs, page->handle, kIpcLazyPeerAccess), kErrorPeerAccessUnsupported);
+    page->reach(2);
   });
 }
 

@@ -71,7 +71,7 @@ ProgramShape shape_of(const Algorithm& a, uint64_t count) {
 }
 
 TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
-  size_t played = 0;
+  size_t fake = 0;
   for (const Algorithm& a : all_algorithms()) {
     if (a.direct) continue;
     for (const int nranks : {1, 2, 3, 4, 5, 7, 8, 13})
@@ -89,10 +89,10 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
           for (const auto& [port, steps] : all.programs[r]->reads) expected += steps;
           ASSERT_EQ(reads, expected) << a.name << ", rank " << r << " of " << nranks;
         }
-        ++played;
+        ++fake;
       }
   }
-  EXPECT_GT(played, 300u);
+  EXPECT_GT(fake, 300u);
 }
 
 // The order matters: lanes in their recorded order, one after the other, would wait forever.
@@ -122,7 +122,7 @@ TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
     end += n;
   }
   counts.in = {{counts.out.counts[2]}, {0}};
-  size_t played = 0;
+  size_t fake = 0;
   for (const Algorithm& a : all_algorithms()) {
     if (a.direct || a.collective != Collective::kAllGather) continue;
     const RankSchedule s = record_rank(a, 0, 5, 0);
@@ -134,9 +134,9 @@ TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
     auto orders = play_through(all.programs);
     ASSERT_TRUE(orders.ok()) << a.name;
     EXPECT_EQ(left_over(pointers(all), *orders, kStreamSlots), 0u) << a.name;
-    ++played;
+    ++fake;
   }
-  EXPECT_GT(played, 0u);
+  EXPECT_GT(fake, 0u);
 }
 
 // all_to_all_v: a rank has only its own row and column, so each orders its messages itself.

@@ -171,10 +171,10 @@ Result fake_launch_kernel(const LaunchConfig* config, Function function, void** 
       }
     }
   }
-  const uint32_t played = std::min(static_cast<uint32_t>(threads), std::max(st.machine.block_threads, 1u));
+  const uint32_t emulated = std::min(static_cast<uint32_t>(threads), std::max(st.machine.block_threads, 1u));
   op.run = [kernel, device, args = copy_args(params != nullptr ? params[0] : nullptr, kernel.args_bytes),
             blocks = static_cast<uint32_t>(grid),
-            played](const auto& begun) { run_kernel(kernel, device, args->data(), blocks, played, begun); };
+            emulated](const auto& begun) { run_kernel(kernel, device, args->data(), blocks, emulated, begun); };
   if (completion != nullptr) op.begun = make_hidden<Record>();
   const Shared<Record> record = op.begun;
   return submit(config->stream, std::move(op), [&](StreamHandle& s) {

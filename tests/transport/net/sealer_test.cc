@@ -37,9 +37,9 @@ TEST(Sealer, OpensWhatItSealed) {
 
 TEST(Sealer, RefusesWhatWasAlteredOrIsNotMeantForIt) {
   auto a = Sealer::create(kKey, 0, 3), b = Sealer::create(kKey, 2, 3), other = Sealer::create(kKey, 1, 3),
-       stranger = Sealer::create(Sealer::Key{9}, 2, 3);
+       unauthenticated = Sealer::create(Sealer::Key{9}, 2, 3);
   const std::string sealed = a->seal(2, "header", "data", 4);
-  EXPECT_FALSE(open(*stranger, 0, "header", sealed).ok) << "another key";
+  EXPECT_FALSE(open(*unauthenticated, 0, "header", sealed).ok) << "another key";
   EXPECT_FALSE(open(*other, 0, "header", sealed).ok) << "another reader";
   EXPECT_FALSE(open(*b, 1, "header", sealed).ok) << "another writer";
   EXPECT_FALSE(open(*b, 7, "header", sealed).ok) << "no such rank";

@@ -5,7 +5,7 @@ namespace rondo::net {
 namespace {
 
 // These connections do no harm and are closed: random bytes; another communicator's rank; one for another rank.
-TEST_F(TcpRails, StrangersAreTurnedAway) {
+TEST_F(TcpRails, UnauthenticatedConnectionsAreTurnedAway) {
   struct Greeting {
     uint64_t magic = 0x6c6961726f646e72, session = kSession;
     int32_t from = 1, to = 0;

@@ -77,15 +77,15 @@ TEST_F(TcpRails, OverAnInterfaceByItsName) {
 TEST_F(TcpRails, WhatIsAskedForLands) {
   std::string wanted(130'000, '\0');
   const std::string data = text_of(101, wanted.size()), before = text_of(100, 60'000), after = text_of(102, 130'000);
-  reader(1).landing.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
+  reader(1).posted_receive.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
   send(0, 1, 100, before);
   send(0, 1, 101, data);
   send_short(0, 1, 103, "credit");
   send(0, 1, 102, after);
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 4; }));
   EXPECT_TRUE(wanted == data);
-  EXPECT_FALSE(reader(1).landing.waits_for(101));
-  EXPECT_EQ(reader(1).landing.find(101), reinterpret_cast<const std::byte*>(wanted.data()));
+  EXPECT_FALSE(reader(1).posted_receive.waits_for(101));
+  EXPECT_EQ(reader(1).posted_receive.find(101), reinterpret_cast<const std::byte*>(wanted.data()));
   EXPECT_EQ(reader(1).strings.count(101), 0u);
   EXPECT_TRUE(reader(1).strings[100] == before && reader(1).strings[102] == after);
   EXPECT_EQ(reader(1).strings[103], "credit");
@@ -100,12 +100,13 @@ TEST_F(TcpRails, WhatIsAddedLandsInPieces) {
     const uint64_t step = 100 + 10 * before;
     size_t pieces = 0, crooked = 0;
     std::byte there{};
-    reader(1).landing.ask(step, static_cast<uint32_t>(data.size()), &there,
-                          [&](const std::byte* piece, uint32_t offset, uint32_t bytes) {
-                            if (offset != sum.size() || (bytes % 64 != 0 && offset + bytes != data.size())) ++crooked;
-                            sum.append(reinterpret_cast<const char*>(piece), bytes);
-                            ++pieces;
-                          });
+    reader(1).posted_receive.ask(step, static_cast<uint32_t>(data.size()), &there,
+                                 [&](const std::byte* piece, uint32_t offset, uint32_t bytes) {
+                                   if (offset != sum.size() || (bytes % 64 != 0 && offset + bytes != data.size()))
+                                     ++crooked;
+                                   sum.append(reinterpret_cast<const char*>(piece), bytes);
+                                   ++pieces;
+                                 });
     const std::string ahead = text_of(step + 1, before);
     send(0, 1, step + 1, ahead);
     send(0, 1, step, data);
@@ -115,7 +116,7 @@ TEST_F(TcpRails, WhatIsAddedLandsInPieces) {
     EXPECT_EQ(crooked, 0u);
     EXPECT_GT(pieces, 1u);
     EXPECT_TRUE(sum == data);
-    EXPECT_EQ(reader(1).landing.find(step), &there);
+    EXPECT_EQ(reader(1).posted_receive.find(step), &there);
     EXPECT_EQ(reader(1).strings.count(step), 0u);
     EXPECT_TRUE(reader(1).strings[step + 1] == ahead);
     EXPECT_EQ(reader(1).strings[step + 2], "behind");
@@ -131,7 +132,7 @@ TEST_F(TcpRails, LongMessagesWaitAMomentForTheirReader) {
   int looks = 0;
   ASSERT_TRUE(until([&] { return (looks = reader(1).looks) == 3; }));
   EXPECT_TRUE(reader(1).order.empty());
-  reader(1).landing.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
+  reader(1).posted_receive.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 1; }));
   EXPECT_TRUE(wanted == data);
   send(0, 1, 102, unasked);
@@ -146,22 +147,22 @@ TEST_F(TcpRails, LongMessagesWaitAMomentForTheirReader) {
 TEST_F(TcpRails, RecallLeavesBuffersAlone) {
   send(0, 1, 100, "connects");
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 1; }));
-  std::string wanted(20'000'000, 'w'), lent_data = text_of(101, wanted.size());
-  const std::string as_sent = lent_data;
-  reader(1).landing.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
-  Loan loan;
-  Lent lent{&loan, nullptr};
-  loan.lend(reinterpret_cast<const std::byte*>(lent_data.data()), 101);
-  send(0, 1, 101, lent_data, &lent);
-  ASSERT_TRUE(until([&] { return wanted[0] == lent_data[0] && wanted[1000] == lent_data[1000]; }));
-  ASSERT_TRUE(loan.is_out());
-  ASSERT_TRUE(reader(1).landing.waits_for(101));
+  std::string wanted(20'000'000, 'w'), zero_copy_data = text_of(101, wanted.size());
+  const std::string as_sent = zero_copy_data;
+  reader(1).posted_receive.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
+  ZeroCopySend zero_copy_send;
+  ZeroCopy zero_copy{&zero_copy_send, nullptr};
+  zero_copy_send.send_zero_copy(reinterpret_cast<const std::byte*>(zero_copy_data.data()), 101);
+  send(0, 1, 101, zero_copy_data, &zero_copy);
+  ASSERT_TRUE(until([&] { return wanted[0] == zero_copy_data[0] && wanted[1000] == zero_copy_data[1000]; }));
+  ASSERT_TRUE(zero_copy_send.is_out());
+  ASSERT_TRUE(reader(1).posted_receive.waits_for(101));
   EXPECT_TRUE(rail(0).recall(0, 0));
   EXPECT_TRUE(rail(1).recall(0, 0));
-  EXPECT_FALSE(loan.is_out());
-  EXPECT_FALSE(reader(1).landing.waits_for(101));
+  EXPECT_FALSE(zero_copy_send.is_out());
+  EXPECT_FALSE(reader(1).posted_receive.waits_for(101));
   const std::string left = wanted;
-  lent_data.assign(lent_data.size(), 'x');
+  zero_copy_data.assign(zero_copy_data.size(), 'x');
   send(0, 1, 102, "after");
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 2; }));  // 101 has no receiver
   EXPECT_EQ(reader(1).strings[102], "after");
@@ -173,12 +174,12 @@ TEST_F(TcpRails, RecallEndsASum) {
   const std::string data = text_of(100, 20'000'000);
   uint64_t added = 0;
   std::string sum(1, '\0');
-  reader(1).landing.ask(100, static_cast<uint32_t>(data.size()), reinterpret_cast<std::byte*>(sum.data()),
-                        [&](const std::byte*, uint32_t, uint32_t bytes) { added += bytes; });
+  reader(1).posted_receive.ask(100, static_cast<uint32_t>(data.size()), reinterpret_cast<std::byte*>(sum.data()),
+                               [&](const std::byte*, uint32_t, uint32_t bytes) { added += bytes; });
   send(0, 1, 100, data);
   ASSERT_TRUE(until([&] { return added > 100'000; }));
   EXPECT_TRUE(rail(1).recall(0, 0));
-  EXPECT_FALSE(reader(1).landing.waits_for(100));
+  EXPECT_FALSE(reader(1).posted_receive.waits_for(100));
   const uint64_t before = added;
   ASSERT_LT(before, data.size());
   send(0, 1, 101, "after");
@@ -207,12 +208,12 @@ TEST_F(TcpRails, APeerThatEndsIsLost) {
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].rank, 1);
   EXPECT_EQ(losses[0].how, "rank 1 was lost: it closed the connection");
-  Loan loan;
-  Lent lent{&loan, nullptr};
+  ZeroCopySend zero_copy_send;
+  ZeroCopy zero_copy{&zero_copy_send, nullptr};
   const std::string data = "too late";
-  loan.lend(reinterpret_cast<const std::byte*>(data.data()), 101);
-  send(0, 1, 101, data, &lent);
-  EXPECT_FALSE(loan.is_out());
+  zero_copy_send.send_zero_copy(reinterpret_cast<const std::byte*>(data.data()), 101);
+  send(0, 1, 101, data, &zero_copy);
+  EXPECT_FALSE(zero_copy_send.is_out());
   EXPECT_EQ(rail(0).pending(), 0u);
   EXPECT_FALSE(rail(2).lost(1)) << "it has not talked to it";
 }
@@ -227,7 +228,7 @@ TEST_F(TcpRails, NobodyListens) {
       << rail(0).losses(UINT64_MAX)[0].how;
 }
 
-TEST_F(TcpRails, ArmedItsDescriptorTellsOfNews) {
+TEST_F(TcpRails, ArmedItsDescriptorTellsOfEvents) {
   send(1, 0, 100, "hello");
   ASSERT_TRUE(until([&] { return reader(0).order.size() == 1 && rail(0).arm() && rail(1).arm(); }));
   send(1, 0, 101, "again");

@@ -37,7 +37,7 @@ class Reader final : public Sink {
   ReceiveTarget place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
     EXPECT_NE(may_land, MayLand::kNo);
     if (refuses) return {};
-    if (landing.claim(bytes, h.step)) return {landing.place(), &landing};
+    if (posted_receive.claim(bytes, h.step)) return {posted_receive.place(), &posted_receive};
     if (waits && may_land == MayLand::kSoon) {
       ++looks;
       return {nullptr, nullptr, true};
@@ -60,7 +60,7 @@ class Reader final : public Sink {
   std::map<uint64_t, std::string> strings;
   std::vector<uint64_t> order;
   std::vector<std::string> failures;
-  Landing landing;
+  PostedReceive posted_receive;
   bool refuses = false;
   bool waits = false;  // until the receive is posted
   int looks = 0;       // number of looks at a waiting message
@@ -89,7 +89,7 @@ class TcpRails : public ::testing::Test {
   Reader& reader(Rank r) { return *readers_[r]; }
 
   // With a line, as kData. It stays until the end.
-  void send(Rank from, Rank to, uint64_t step, const std::string& data, Lent* lent = nullptr) {
+  void send(Rank from, Rank to, uint64_t step, const std::string& data, ZeroCopy* zero_copy = nullptr) {
     headers_.push_back(std::make_unique<DataHeader>());
     DataHeader& h = *headers_.back();
     h.header.kind = MessageKind::kData;
@@ -97,7 +97,7 @@ class TcpRails : public ::testing::Test {
     h.header.from = from;
     h.header.step = step;
     h.line.flag = step;
-    rail(from).send(to, h, reinterpret_cast<const std::byte*>(data.data()), data.size(), lent);
+    rail(from).send(to, h, reinterpret_cast<const std::byte*>(data.data()), data.size(), zero_copy);
   }
   void send(Rank from, Rank to, uint64_t step, const char* text) {
     texts_.push_back(std::make_unique<std::string>(text));

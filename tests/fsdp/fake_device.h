@@ -20,9 +20,9 @@ struct Delays {
 };
 
 /// A CUDA device with its own compute stream.
-class PlayedDevice final : public Device {
+class FakeDevice final : public Device {
  public:
-  PlayedDevice(Communicator& comm, Delays delays) : delays_(delays), random_(static_cast<uint32_t>(comm.rank())) {
+  FakeDevice(Communicator& comm, Delays delays) : delays_(delays), random_(static_cast<uint32_t>(comm.rank())) {
     EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), cuda::kSuccess);
     auto stream = cuda::OwnedStream::make();
     EXPECT_TRUE(stream.ok());
@@ -87,7 +87,7 @@ inline void expect_same_on_devices(Setting s, Delays delays = {}, float toleranc
   rondo::testing::EmulatedCuda cuda(machine);
   s.memory = rondo::Memory::kCuda;
   s.communicator += "p2p_level = sys\ndevice_blocks = -3\n";
-  s.device = [delays](Communicator& comm) { return std::make_shared<PlayedDevice>(comm, delays); };
+  s.device = [delays](Communicator& comm) { return std::make_shared<FakeDevice>(comm, delays); };
   expect_same_training(World::kThreads, s, tolerance);
   EXPECT_EQ(cuda.fake().leaks(), "");
 }

@@ -35,10 +35,10 @@ void fields(C& c, PartingNote& n) {
   c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
 }
 
-class BoardMirror {
+class StatusPageCopy {
  public:
   /// This rank's current status pages, for a peer.
-  static std::string encode(OperationBoard& board, PairBoard& pairs);
+  static std::string encode(StatusPage& page, PairPage& pairs);
   /// Stores the result of encode() from another host (same_host: from this one). False: invalid bytes. Ignored after
   /// end().
   bool store(const std::byte* bytes, size_t num_bytes, bool same_host);
@@ -46,19 +46,19 @@ class BoardMirror {
   void end(const PartingNote& note);
   bool ended() const { return ended_; }
   /// Only after store() or end().
-  OperationBoard& board() { return boards_->operations; }
-  PairBoard& pairs() { return boards_->pairs; }
+  StatusPage& page() { return pages_->operations; }
+  PairPage& pairs() { return pages_->pairs; }
 
  private:
-  struct Boards {  // 8 KiB, not allocated for the many peers that are never looked at
-    OperationBoard operations{};
-    PairBoard pairs{};
+  struct Pages {  // 8 KiB, not allocated for the many peers that are never looked at
+    StatusPage operations{};
+    PairPage pairs{};
   };
-  Boards& boards() {
-    if (boards_ == nullptr) boards_ = std::make_unique<Boards>();
-    return *boards_;
+  Pages& pages() {
+    if (pages_ == nullptr) pages_ = std::make_unique<Pages>();
+    return *pages_;
   }
-  std::unique_ptr<Boards> boards_;
+  std::unique_ptr<Pages> pages_;
   bool ended_ = false;
 };
 

@@ -18,12 +18,12 @@ namespace rondo::testing {
 namespace {
 
 // The controls of a communicator's ranks, which all use zero-copy sends.
-class Lenders {
+class ZeroCopySenders {
  public:
-  explicit Lenders(int nranks, uint32_t most_us) {
+  explicit ZeroCopySenders(int nranks, uint32_t most_us) {
     for (int r = 0; r < nranks; ++r) {
       controls_.push_back(std::make_shared<FaultControl>(&nothing_));
-      controls_.back()->lend();
+      controls_.back()->send_zero_copy();
       if (most_us != 0) controls_.back()->delay_each(most_us, static_cast<uint32_t>(r));
     }
   }
@@ -46,23 +46,24 @@ class Lenders {
 
 // Every algorithm, in place too, with short and long messages. The runner refills its buffers as soon as a call has
 // returned.
-TEST(Lending, EveryAlgorithmGivesTheSameBits) {
+TEST(ZeroCopy, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
-    Lenders lenders(nranks, 20);
+    ZeroCopySenders zero_copy_senders(nranks, 20);
     for (const uint64_t bytes : {30'000, 200'000})
-      run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, bytes), {}, 0, lenders.decorator());
-    EXPECT_GT(lenders.total(&FaultControl::num_lent), 100u) << nranks;
-    EXPECT_EQ(lenders.total(&FaultControl::num_changed), 0u) << nranks;
-    EXPECT_GT(lenders.total(&FaultControl::num_landed), 100u) << nranks;
+      run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, bytes), {}, 0,
+                zero_copy_senders.decorator());
+    EXPECT_GT(zero_copy_senders.total(&FaultControl::num_zero_copy), 100u) << nranks;
+    EXPECT_EQ(zero_copy_senders.total(&FaultControl::num_changed), 0u) << nranks;
+    EXPECT_GT(zero_copy_senders.total(&FaultControl::num_landed), 100u) << nranks;
   }
 }
 
 // So many short messages in one call that lines are reused before their zero-copy sends are complete.
-TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
+TEST(ZeroCopy, ALineThatComesRoundBeforeItsZeroCopySendIsNotZeroCopy) {
   constexpr uint64_t kElems = 200'000;
-  Lenders lenders(2, 20);
+  ZeroCopySenders zero_copy_senders(2, 20);
   SpawnOptions options;
-  options.decorate = lenders.decorator();
+  options.decorate = zero_copy_senders.decorator();
   setenv("RONDO_MESSAGE_BYTES", "4096", 1);
   spawn(
       World::kThreads, 2,
@@ -78,16 +79,16 @@ TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
       },
       options);
   unsetenv("RONDO_MESSAGE_BYTES");
-  EXPECT_GT(lenders.total(&FaultControl::num_lent), 200u);
-  EXPECT_EQ(lenders.total(&FaultControl::num_changed), 0u);
+  EXPECT_GT(zero_copy_senders.total(&FaultControl::num_zero_copy), 200u);
+  EXPECT_EQ(zero_copy_senders.total(&FaultControl::num_changed), 0u);
 }
 
-// After a failed call no zero-copy send is outstanding: the relay has stopped, so none completes by itself.
-TEST(Lending, AFailedCallLeavesNobodyWithItsBuffers) {
+// After a failed call no zero-copy send is outstanding: the proxy has stopped, so none completes by itself.
+TEST(ZeroCopy, AFailedCallLeavesNobodyWithItsBuffers) {
   constexpr uint64_t kElems = 300'000;
-  Lenders lenders(2, 0);
+  ZeroCopySenders zero_copy_senders(2, 0);
   SpawnOptions options;
-  options.decorate = lenders.decorator();
+  options.decorate = zero_copy_senders.decorator();
   std::barrier<> first_is_over(2);  // its messages may be in flight when one rank has all of its own
   spawn(
       World::kThreads, 2,
@@ -97,13 +98,13 @@ TEST(Lending, AFailedCallLeavesNobodyWithItsBuffers) {
         call.algorithm = "ring";
         EXPECT_TRUE(is_ok(comm.all_gather(in.data(), out.data(), kElems, Dtype::kFloat32, &call)));
         first_is_over.arrive_and_wait();
-        if (comm.rank() == 0) lenders[0].now(Fault::kStop);
+        if (comm.rank() == 0) zero_copy_senders[0].now(Fault::kStop);
         call.deadline_s = 0.2;
         const Status s = comm.all_gather(in.data(), out.data(), kElems, Dtype::kFloat32, &call);
         EXPECT_FALSE(s.ok());
       },
       options);
-  EXPECT_GT(lenders[0].num_let_go(), 0u);
+  EXPECT_GT(zero_copy_senders[0].num_let_go(), 0u);
 }
 
 }  // namespace

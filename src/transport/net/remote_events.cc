@@ -100,18 +100,18 @@ Status RemoteTransport::parting_failure(Rank r) {
 
 void RemoteTransport::hear_of_aborts() {
   if (!are_many() || aborted_by_ >= 0) return;
-  if (auto news = bootstrap_.announced(Bootstrap::Topic::kAbort)) {
+  if (auto events = bootstrap_.announced(Bootstrap::Topic::kAbort)) {
     {
       const std::lock_guard lock(mutex_);
-      take_abort(news->by, std::move(news->text));
+      take_abort(events->by, std::move(events->text));
     }
     ring(*bell(rank_));
   }
 }
 
 // The earliest one counts, and for one operation the first.
-void RemoteTransport::take_disagreement(Bootstrap::Announcement news) {
-  if (!disagreement_ || news.place < disagreement_->place) disagreement_ = std::move(news);
+void RemoteTransport::take_disagreement(Bootstrap::Announcement events) {
+  if (!disagreement_ || events.place < disagreement_->place) disagreement_ = std::move(events);
 }
 
 // With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
@@ -122,9 +122,9 @@ void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text
 }
 
 std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
-  auto news = are_many() ? bootstrap_.announced(Bootstrap::Topic::kDisagreement) : std::nullopt;
+  auto events = are_many() ? bootstrap_.announced(Bootstrap::Topic::kDisagreement) : std::nullopt;
   const std::lock_guard lock(mutex_);
-  if (news) take_disagreement(std::move(*news));
+  if (events) take_disagreement(std::move(*events));
   if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
   return fmt::format("rank {} says: {}", disagreement_->by, disagreement_->text);
 }

@@ -40,7 +40,7 @@ class PullingTransport final : public ForwardingTransport {
  public:
   PullingTransport(Rank rank, std::unique_ptr<Transport> real, Pulls& pulls)
       : ForwardingTransport(std::move(real)), rank_(rank), pulls_(pulls), random_(static_cast<unsigned>(rank)) {}
-  bool lends_by_address(const ConnectionKey& key) const override {
+  bool sends_by_address(const ConnectionKey& key) const override {
     return !key.inline_only && key.writer != key.reader;
   }
   // Its driver carries messages, like a network's: nothing runs in one pass.
@@ -91,7 +91,7 @@ TransportDecorator pulling(Pulls& pulls) {
 
 // In place too, with sent data overwritten in the same call. The runner refills its buffers as soon as a call has
 // returned.
-TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
+TEST(SendByAddress, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     for (const uint32_t most_us : {0u, 300u}) {
       Pulls pulls;
@@ -106,7 +106,7 @@ TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
 
 // A reader so late that the writer's call is over and its buffer holds other data still gets the message, and the
 // writer does not wait.
-TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
+TEST(SendByAddress, ALateReaderKeepsNobodyAndGetsTheMessage) {
   constexpr uint64_t kElems = 40'000;
   Pulls pulls;
   SpawnOptions options;
@@ -145,7 +145,7 @@ TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
 
 // Memory that the kernel refuses to read goes through the ring. A refused writer soon stops sending by address to that
 // reader. (A writer that ends just then may not notice.)
-TEST(AddressLending, WhatCannotBeReadComesThroughTheRing) {
+TEST(SendByAddress, WhatCannotBeReadComesThroughTheRing) {
   constexpr int kRounds = 40;
   for (const char* algorithm : {"ring", "one_shot"}) {
     Pulls pulls;
@@ -172,7 +172,7 @@ TEST(AddressLending, WhatCannotBeReadComesThroughTheRing) {
 }
 
 // A message that begins in readable memory and ends in other memory comes through the ring as well.
-TEST(AddressLending, WhatCannotBeReadToItsEndComesThroughTheRing) {
+TEST(SendByAddress, WhatCannotBeReadToItsEndComesThroughTheRing) {
   Pulls pulls;
   pulls.later = Pulls::Later::kFails;
   SpawnOptions options;
@@ -197,7 +197,7 @@ TEST(AddressLending, WhatCannotBeReadToItsEndComesThroughTheRing) {
 
 // Within a message nothing can be repeated: part of it has been added, perhaps in place. The call ends with the
 // kernel's error, also if the sum was to be forwarded, and no rank hangs.
-TEST(AddressLending, WhatCannotBeReadAnyMoreEndsTheCall) {
+TEST(SendByAddress, WhatCannotBeReadAnyMoreEndsTheCall) {
   constexpr int kRanks = 5;
   for (const char* algorithm : {"one_shot", "two_shot"}) {
     Pulls pulls;

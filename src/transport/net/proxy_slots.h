@@ -1,4 +1,4 @@
-// The stream engine's slots between hosts (transport/relay.h): sends the slots that streams have filled, and reports
+// The stream engine's slots between hosts (transport/proxy.h): sends the slots that streams have filled, and reports
 // the slots that they have emptied.
 //
 //   writer's slot (here)   full = 1  --kSlot: data-->   full = 1   reader's slot (there)
@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "transport/net/remote_fifo.h"
-#include "transport/relay.h"
+#include "transport/proxy.h"
 
 namespace rondo::net {
 
-class RelayedSlots {
+class ProxySlots {
  public:
-  RelayedSlots(Rank rank, RemoteFifos& fifos) : rank_(rank), fifos_(fifos) {}
+  ProxySlots(Rank rank, RemoteFifos& fifos) : rank_(rank), fifos_(fifos) {}
   void add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes);
   /// True if there was work.
   bool carry(Wire& wire);

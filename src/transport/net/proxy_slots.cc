@@ -1,4 +1,4 @@
-#include "transport/net/relayed_slots.h"
+#include "transport/net/proxy_slots.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,11 +17,11 @@ void set(uint32_t& flag) { std::atomic_ref<uint32_t>(flag).store(1, std::memory_
 
 }  // namespace
 
-void RelayedSlots::add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) {
+void ProxySlots::add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) {
   connections_.push_back({key, data, flags, slot_bytes, std::vector<DataHeader>(flags.size())});
 }
 
-bool RelayedSlots::carry(Wire& wire) {
+bool ProxySlots::carry(Wire& wire) {
   bool any = false;
   for (Connection& c : connections_) {
     const bool writes = c.key.writer == rank_;
@@ -43,7 +43,7 @@ bool RelayedSlots::carry(Wire& wire) {
   return any;
 }
 
-RelayedSlots::Connection* RelayedSlots::find(const Header& h, bool as_writer) {
+ProxySlots::Connection* ProxySlots::find(const Header& h, bool as_writer) {
   const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) {
     const ConnectionKey& k = c.key;
     return k.tag == h.tag && k.group == h.group && k.channel == h.channel &&
@@ -52,12 +52,12 @@ RelayedSlots::Connection* RelayedSlots::find(const Header& h, bool as_writer) {
   return found != connections_.end() && h.step < found->flags.size() ? &*found : nullptr;
 }
 
-std::byte* RelayedSlots::place(const Header& header, size_t bytes) {
+std::byte* ProxySlots::place(const Header& header, size_t bytes) {
   Connection* c = find(header, false);
   return c != nullptr && bytes <= c->slot_bytes ? c->data + header.step * c->slot_bytes : nullptr;
 }
 
-bool RelayedSlots::arrived(const Header& header) {
+bool ProxySlots::arrived(const Header& header) {
   const bool as_writer = header.kind == MessageKind::kSlotEmpty;
   Connection* c = find(header, as_writer);
   if (c == nullptr) return false;

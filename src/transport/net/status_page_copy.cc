@@ -1,4 +1,4 @@
-#include "transport/net/board_mirror.h"
+#include "transport/net/status_page_copy.h"
 
 #include <algorithm>
 #include <atomic>
@@ -37,16 +37,16 @@ void store_record(const Record& from, Record& to) {
 }  // namespace
 
 // Omits a record that its owner was writing: its number is 0, or has changed.
-std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
-  OperationBoard b;
-  PairBoard p;
-  copy_words(board, &b);
+std::string StatusPageCopy::encode(StatusPage& page, PairPage& pairs) {
+  StatusPage b;
+  PairPage p;
+  copy_words(page, &b);
   copy_words(pairs, &p);
-  for (size_t i = 0; i < OperationBoard::kRecords; ++i)
-    if (load(board.records[i].sequence) != b.records[i].sequence) b.records[i].sequence = 0;
-  for (size_t i = 0; i < PairBoard::kRecords; ++i)
+  for (size_t i = 0; i < StatusPage::kRecords; ++i)
+    if (load(page.records[i].sequence) != b.records[i].sequence) b.records[i].sequence = 0;
+  for (size_t i = 0; i < PairPage::kRecords; ++i)
     if (load(pairs.records[i].number) != p.records[i].number) p.records[i].number = 0;
-  if (b.waits_noted_ns != OperationBoard::kForGood) {
+  if (b.waits_noted_ns != StatusPage::kForGood) {
     const uint64_t now = monotonic_ns();
     b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // sent as an age
   }
@@ -56,21 +56,20 @@ std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
   return bytes;
 }
 
-bool BoardMirror::store(const std::byte* bytes, size_t num_bytes, bool same_host) {
-  if (num_bytes != sizeof(OperationBoard) + sizeof(PairBoard)) return false;
+bool StatusPageCopy::store(const std::byte* bytes, size_t num_bytes, bool same_host) {
+  if (num_bytes != sizeof(StatusPage) + sizeof(PairPage)) return false;
   if (ended_) return true;
-  auto& [operations, pairs] = boards();
-  OperationBoard b;
-  PairBoard p;
+  auto& [operations, pairs] = pages();
+  StatusPage b;
+  PairPage p;
   std::memcpy(static_cast<void*>(&b), bytes, sizeof b);
   std::memcpy(static_cast<void*>(&p), bytes + sizeof b, sizeof p);
-  for (size_t i = 0; i < OperationBoard::kRecords; ++i) store_record(b.records[i], operations.records[i]);
-  for (size_t i = 0; i < PairBoard::kRecords; ++i) store_record(p.records[i], pairs.records[i]);
-  for (size_t i = 0; i < OperationBoard::kWaits; ++i) store_word(operations.waits[i], b.waits[i]);
+  for (size_t i = 0; i < StatusPage::kRecords; ++i) store_record(b.records[i], operations.records[i]);
+  for (size_t i = 0; i < PairPage::kRecords; ++i) store_record(p.records[i], pairs.records[i]);
+  for (size_t i = 0; i < StatusPage::kWaits; ++i) store_word(operations.waits[i], b.waits[i]);
   const uint64_t now = monotonic_ns();
-  store_word(operations.waits_noted_ns, b.waits_noted_ns == OperationBoard::kForGood
-                                            ? OperationBoard::kForGood
-                                            : now - std::min(now, b.waits_noted_ns));
+  store_word(operations.waits_noted_ns,
+             b.waits_noted_ns == StatusPage::kForGood ? StatusPage::kForGood : now - std::min(now, b.waits_noted_ns));
   store_word(operations.owner_pid, b.owner_pid);
   store_word(operations.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
   store_word(pairs.posted, p.posted);
@@ -79,10 +78,10 @@ bool BoardMirror::store(const std::byte* bytes, size_t num_bytes, bool same_host
   return true;
 }
 
-void BoardMirror::end(const PartingNote& note) {
+void StatusPageCopy::end(const PartingNote& note) {
   if (ended_) return;
   ended_ = true;
-  OperationBoard& operations = boards().operations;
+  StatusPage& operations = pages().operations;
   store_word(operations.finished, note.finished);
   store_word(operations.posted, note.posted);
 }

@@ -13,11 +13,11 @@
 
 namespace rondo::fsdp {
 
-struct Stretch {
+struct RowRange {
   size_t unit, tensor;
   uint64_t first_row, num_rows;
 };
-std::vector<Stretch> stretches(const Plan& plan, Rank r);
+std::vector<RowRange> row_ranges(const Plan& plan, Rank r);
 
 /// Index of the tensor whose memory this tensor uses: its own index unless it is tied.
 size_t first_of_tied(const UnitPlan& unit, const Tensor& tensor);

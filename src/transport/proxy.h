@@ -1,4 +1,4 @@
-// Relay: a proxy for connections between hosts in memory of its users: FIFOs in pinned memory, which devices post to
+// Proxy: a proxy for connections between hosts in memory of its users: FIFOs in pinned memory, which devices post to
 // and read from without the engine.
 //
 //   device --posts--> FIFO here ==messages==> FIFO there --reads--> device
@@ -35,9 +35,9 @@ struct alignas(64) SlotFlags {
   uint32_t pad1[15];
 };
 
-class Relay {
+class Proxy {
  public:
-  virtual ~Relay() = default;
+  virtual ~Proxy() = default;
   /// For the writer: sends messages posted to `channels` (channel c + 1 of the key) to `readers`. Once per key.
   virtual void send_from(const ConnectionKey& key, std::span<const FifoView> channels,
                          std::span<const Rank> readers) = 0;

@@ -1,4 +1,4 @@
-// DeviceBoard: the part of a device communicator's status page in host memory. It shows the other ranks this rank's
+// DevicePage: the part of a device communicator's status page in host memory. It shows the other ranks this rank's
 // staging memory and its halves of connections, and contains the stream engine's flags.
 // Thread safety: only the owner writes, except the flags. A stored key publishes an entry with release.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "device/driver/driver.h"
-#include "transport/relay.h"
+#include "transport/proxy.h"
 #include "transport/transport.h"
 
 namespace rondo {
@@ -27,7 +27,7 @@ struct HalfEntry {
   uint64_t inbox_offset, counters_offset;
 };
 
-struct DeviceBoard {
+struct DevicePage {
   static constexpr uint32_t kMaxSlabs = 256;
   uint32_t max_halves, max_slots;
   SlabEntry slabs[kMaxSlabs];
@@ -37,7 +37,7 @@ struct DeviceBoard {
   static uint64_t bytes_for(int nranks) {
     return halves_offset() + sizeof(HalfEntry) * halves_for(nranks) + 64 + sizeof(SlotFlags) * slots_for(nranks);
   }
-  static constexpr uint64_t halves_offset() { return (sizeof(DeviceBoard) + 63) / 64 * 64; }
+  static constexpr uint64_t halves_offset() { return (sizeof(DevicePage) + 63) / 64 * 64; }
   HalfEntry* halves() { return reinterpret_cast<HalfEntry*>(reinterpret_cast<std::byte*>(this) + halves_offset()); }
   SlotFlags* slots() {
     const auto end = reinterpret_cast<uintptr_t>(halves() + max_halves);

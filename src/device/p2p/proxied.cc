@@ -27,27 +27,27 @@ Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
 
 // A writer's end is ready when its readers on other hosts have announced their memory. Nothing must be allocated when
 // messages come, because that thread must not wait for the device.
-Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const DeviceKey& connection) {
+Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const DeviceKey& connection) {
   const ConnectionKey& key = connection.key;
   const ConnectionForm form = connection.form;
   const bool writes = key.writer == rank_;
   if (!writes && is_here(key.writer)) return std::optional<Ends>(Ends());  // a local peer's multicast is in its memory
-  Relay* const relay = host_.relay();
+  Proxy* const proxy = host_.proxy();
   const bool lines = form == ConnectionForm::kLines;
-  if (relay == nullptr || (!lines && form != ConnectionForm::kRing))
+  if (proxy == nullptr || (!lines && form != ConnectionForm::kRing))
     return Status(StatusCode::kInternal,
                   fmt::format("rank {}: the LL and LL128 protocols cannot be used between hosts", rank_));
   ConnectionKey name = key;
   name.inline_only = lines;
-  auto found = std::find_if(relayed_.begin(), relayed_.end(),
-                            [&](const Relayed& r) { return r.connection.key == key && r.connection.form == form; });
+  auto found = std::find_if(proxied_.begin(), proxied_.end(),
+                            [&](const Proxied& r) { return r.connection.key == key && r.connection.form == form; });
   std::vector<Rank> readers;
   for (Rank r = 0; r < nranks_ && writes; ++r)
     if (key.group == kUnicast ? r == key.reader
                               : !is_here(r) && (key.group != kGroupHost ||
                                                 devices_[static_cast<size_t>(r)].host_number == options_.host_number))
       readers.push_back(r);
-  if (found == relayed_.end()) {
+  if (found == proxied_.end()) {
     Ends ends;
     if (writes && key.group != kUnicast) {  // in memory where local peers poll it
       RONDO_TRY(make_half(connection, true));
@@ -65,29 +65,29 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const D
     std::vector<FifoView> channels;
     for (uint32_t c = 0; c < layout_.max_channels; ++c)
       channels.push_back(layout_.view(form, ends.inbox, ends.counters, ends.readers, c));
-    if (writes) relay->send_from(name, channels, readers);
-    else relay->receive_into(name, channels);
-    found = relayed_.insert(relayed_.end(), {connection, ends, !writes});
+    if (writes) proxy->send_from(name, channels, readers);
+    else proxy->receive_into(name, channels);
+    found = proxied_.insert(proxied_.end(), {connection, ends, !writes});
   }
   if (!found->ready)
-    found->ready = std::all_of(readers.begin(), readers.end(), [&](Rank r) { return relay->is_received(name, r); });
+    found->ready = std::all_of(readers.begin(), readers.end(), [&](Rank r) { return proxy->is_received(name, r); });
   return found->ready ? std::optional<Ends>(found->ends) : std::nullopt;
 }
 
-Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots(const ConnectionKey& key, Rank reader,
-                                                                                 uint32_t count, uint64_t slot_bytes) {
-  Relay* const relay = host_.relay();
-  if (relay == nullptr)
+Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(const ConnectionKey& key, Rank reader,
+                                                                               uint32_t count, uint64_t slot_bytes) {
+  Proxy* const proxy = host_.proxy();
+  if (proxy == nullptr)
     return Status(StatusCode::kInternal,
                   fmt::format("rank {}: the transport cannot send messages to other hosts", rank_));
   ConnectionKey name = key;
   name.reader = reader;
   name.inline_only = false;  // slots have only one kind
-  auto found = std::find_if(relayed_streams_.begin(), relayed_streams_.end(),
-                            [&](const RelayedStream& s) { return s.key == name; });
+  auto found =
+      std::find_if(proxy_streams_.begin(), proxy_streams_.end(), [&](const ProxyStream& s) { return s.key == name; });
   const bool writes = key.writer == rank_;
-  if (found == relayed_streams_.end()) {
-    RelayedStream s{name, {}, {}, !writes};
+  if (found == proxy_streams_.end()) {
+    ProxyStream s{name, {}, {}, !writes};
     RONDO_TRY_ASSIGN(std::byte* const flags, take_pinned(sizeof(SlotFlags) * count));
     RONDO_TRY_ASSIGN(s.slots.data, take_pinned(slot_bytes * count));
     s.slots.flags = reinterpret_cast<SlotFlags*>(flags);
@@ -96,14 +96,14 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots
     s.flags = {s.slots.flags, count};
     if (writes) {
       for (SlotFlags& f : s.flags) f.empty = 1;
-      relay->send_slots(name, s.slots.data, s.flags, slot_bytes);
+      proxy->send_slots(name, s.slots.data, s.flags, slot_bytes);
     } else {
-      relay->receive_slots(name, s.slots.data, s.flags, slot_bytes);
+      proxy->receive_slots(name, s.slots.data, s.flags, slot_bytes);
     }
     const std::lock_guard lock(kept_mutex_);
-    found = relayed_streams_.insert(relayed_streams_.end(), s);
+    found = proxy_streams_.insert(proxy_streams_.end(), s);
   }
-  if (!found->ready) found->ready = relay->is_received(name, reader);
+  if (!found->ready) found->ready = proxy->is_received(name, reader);
   return found->ready ? std::optional<StreamSlots>(found->slots) : std::nullopt;
 }
 

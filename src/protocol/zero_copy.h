@@ -1,8 +1,8 @@
 // Messages that bypass the ring of a FIFO. If writer and reader share no memory, the ring only passes a message to the
 // transport in the same process. Either side may bypass it:
 //
-//   Loan     zero-copy send: the data stays in the caller's buffer; the transport sends from there, then returns it
-//   Landing  posted receive: the reader posts the destination of its next message; the transport stores it there
+//   Zero-copy send     zero-copy send: the data stays in the caller's buffer; the transport sends from there, then returns it
+//   Posted receive  posted receive: the reader posts the destination of its next message; the transport stores it there
 //
 // If they share a ring, and the kernel lets the reader read the writer's memory, the line may contain the message's
 // address (DataPlace in fifo.h):
@@ -34,10 +34,10 @@ namespace rondo {
 
 /// The zero-copy send of one line of a FifoWriter. The engine fills it before it posts the line. The transport returns
 /// it once for each reader, when it no longer reads the data.
-class Loan {
+class ZeroCopySend {
  public:
   // The engine's side.
-  void lend(const std::byte* data, uint64_t step) {
+  void send_zero_copy(const std::byte* data, uint64_t step) {
     data_ = data;
     step_ = step;
     out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
@@ -66,7 +66,7 @@ class Loan {
 };
 
 /// The posted receive of one FifoReader: the message that its owner waits for.
-class Landing {
+class PostedReceive {
  public:
   /// Adds `bytes` of a message, which begin at `offset` in the message, to the destination. `data` may have any
   /// alignment.
@@ -88,7 +88,7 @@ class Landing {
   /// Returns true while the message with this flag may still use the posted receive.
   bool waits_for(uint64_t flag) const {
     const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
-    return wanted == flag || (wanted == kLanding && asked_ == flag);
+    return wanted == flag || (wanted == kPostedReceive && asked_ == flag);
   }
   /// Returns the destination of an arrived message; nullptr if the message is in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
@@ -126,12 +126,12 @@ class Landing {
  private:
   bool begin(uint64_t bytes, uint64_t flag) {
     uint64_t expected = flag;  // the flag comes from a peer and may have any value
-    return flag > kLanding && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
-           wanted_.compare_exchange_strong(expected, kLanding, std::memory_order_acquire);
+    return flag > kPostedReceive && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
+           wanted_.compare_exchange_strong(expected, kPostedReceive, std::memory_order_acquire);
   }
 
   // Not valid flags: a fingerprint is never 0.
-  static constexpr uint64_t kNone = 0, kLanding = 1;
+  static constexpr uint64_t kNone = 0, kPostedReceive = 1;
   uint64_t asked_ = kNone;  // the last one
   std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;

@@ -1,4 +1,4 @@
-// Wish: a rank's request in split or grow. All ranks exchange their requests before anything is made. A rank that
+// Preference: a rank's request in split or grow. All ranks exchange their requests before anything is made. A rank that
 // cannot take part sends the reason, and the error names a rank that makes another call.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace rondo {
 
-struct CommunicatorImpl::Wish {
+struct CommunicatorImpl::ResizeRequest {
   enum class Kind : uint8_t { kSplit = 1, kGrow = 2 };
   Kind kind = Kind::kSplit;
   int64_t first = 0;   // split: colour; grow: new_nranks

@@ -1,4 +1,4 @@
-#include "fsdp/stretches.h"
+#include "fsdp/row_ranges.h"
 
 #include <fmt/format.h>
 
@@ -9,11 +9,11 @@
 
 namespace rondo::fsdp {
 
-std::vector<Stretch> stretches(const Plan& plan, Rank r) {
+std::vector<RowRange> row_ranges(const Plan& plan, Rank r) {
   const auto part = static_cast<size_t>(r % plan.shard_ranks());
   const auto replica = static_cast<uint64_t>(r / plan.shard_ranks());
   const auto replicas = static_cast<uint64_t>(plan.options().nranks / plan.shard_ranks());
-  std::vector<Stretch> all;
+  std::vector<RowRange> all;
   for (size_t u = 0; u < plan.units().size(); ++u) {
     const UnitPlan& unit = plan.units()[u];
     for (size_t t = 0; t < unit.tensors.size(); ++t) {

@@ -28,10 +28,10 @@ using testing::World;
 // State shared by the processes of one meeting.
 struct Meeting {
   rondo_unique_id id;
-  SharedCounter made, strangers_are_there, met;
+  SharedCounter made, has_unauthenticated, met;
 };
 
-class Strangers : public ::testing::Test {
+class UnauthenticatedConnections : public ::testing::Test {
  protected:
   static constexpr int kRanks = 4;
   void SetUp() override {
@@ -49,7 +49,7 @@ class Strangers : public ::testing::Test {
       meeting_->made.add();
     }
     if (!meeting_->made.wait_at_least(1, 30)) return "no id";
-    if (rank == kRanks - 1 && !meeting_->strangers_are_there.wait_at_least(1, 30)) return "no unknown connections";
+    if (rank == kRanks - 1 && !meeting_->has_unauthenticated.wait_at_least(1, 30)) return "no unknown connections";
     auto b = Bootstrap::join(kRanks, meeting_->id, rank, {.deadline_s = 30});
     if (!b.ok()) return b.status().to_string();
     std::vector<std::string> all;
@@ -71,15 +71,15 @@ class Strangers : public ::testing::Test {
         ::dup2(log.get(), 2);
         return run_rank(r);
       });
-    Child stranger([&]() -> std::string {
+    Child unauthenticated([&]() -> std::string {
       std::vector<Fd> open;
       if (!testing::test_hosts().enter(1) || !meeting_->made.wait_at_least(1, 30)) return "cannot begin";
       const std::string said = act(meeting_->id, &open);
-      meeting_->strangers_are_there.add();
+      meeting_->has_unauthenticated.add();
       return meeting_->met.wait_at_least(kRanks, 30) ? said : "the ranks did not meet";
     });
     for (Child& c : ranks) EXPECT_EQ(c.join(), "ok");
-    EXPECT_EQ(stranger.join(), "ok");
+    EXPECT_EQ(unauthenticated.join(), "ok");
     std::stringstream text;
     text << std::ifstream(log_path).rdbuf();
     log_ = text.str();
@@ -89,14 +89,14 @@ class Strangers : public ::testing::Test {
   static Expected<Fd> reach(const rondo_unique_id& id) {
     RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
     bool refused = false;
-    return connect_tcp(contents.addresses[0], contents.port, Patience(20, nullptr), &refused);
+    return connect_tcp(contents.addresses[0], contents.port, Deadline(20, nullptr), &refused);
   }
 
   Shared<Meeting> meeting_;
   std::string log_;
 };
 
-TEST_F(Strangers, AWrongSecretIsRefusedAndLogged) {
+TEST_F(UnauthenticatedConnections, AWrongSecretIsRefusedAndLogged) {
   meet_beside([](const rondo_unique_id& id, std::vector<Fd>*) -> std::string {
     auto contents = decode_id(id);
     contents->secret[0] ^= 1;
@@ -108,22 +108,22 @@ TEST_F(Strangers, AWrongSecretIsRefusedAndLogged) {
   EXPECT_NE(log_.find("claims rank 3 and does not hold the id's secret"), std::string::npos) << log_;
 }
 
-TEST_F(Strangers, GarbageIsTurnedAway) {
+TEST_F(UnauthenticatedConnections, GarbageIsTurnedAway) {
   meet_beside([](const rondo_unique_id& id, std::vector<Fd>*) -> std::string {
     for (const std::string_view words :
          {"GET / HTTP/1.1\r\n\r\n", "rondoHX garbage that is long enough for a hello ......"}) {
       auto fd = reach(id);
       if (!fd.ok()) return fd.status().to_string();
-      const Patience patience(20, nullptr);
-      if (const Status s = write_all(fd->get(), words, patience, "test"); !s.ok()) return s.to_string();
+      const Deadline deadline(20, nullptr);
+      if (const Status s = write_all(fd->get(), words, deadline, "test"); !s.ok()) return s.to_string();
       char c;
-      if (read_exactly(fd->get(), &c, 1, patience, "test").code() != StatusCode::kPeerLost) return "was answered";
+      if (read_exactly(fd->get(), &c, 1, deadline, "test").code() != StatusCode::kPeerLost) return "was answered";
     }
     return "ok";
   });
 }
 
-TEST_F(Strangers, SilenceHoldsNobodyUp) {
+TEST_F(UnauthenticatedConnections, SilenceHoldsNobodyUp) {
   meet_beside([](const rondo_unique_id& id, std::vector<Fd>* open) -> std::string {
     for (int i = 0; i < 20; ++i) {
       auto fd = reach(id);

@@ -15,7 +15,7 @@
 //   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
 //          neighbours
 //
-//   news = { what u8 | rank u32 | place u64 | text str } ...
+//   membership events = { what u8 | rank u32 | place u64 | text str } ...
 //
 // Between collective calls a thread forwards the events, also while its rank computes. It sleeps until one arrives.
 #include <fmt/format.h>
@@ -53,17 +53,17 @@ Bootstrap::Turn::~Turn() {
 void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
   const auto& link = links_[static_cast<size_t>(to)];
   if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
-  outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
+  outgoing_events_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
 }
 
 // Sends all pending events of each neighbour in one frame.
-void Bootstrap::send_news() {
-  for (auto& [to, text] : std::exchange(outgoing_news_, {})) {
-    links_[static_cast<size_t>(to)]->queue(FrameKind::kNews, 0, std::make_shared<const std::string>(text.take()));
-    unsent_news_.push_back(to);
+void Bootstrap::send_events() {
+  for (auto& [to, text] : std::exchange(outgoing_events_, {})) {
+    links_[static_cast<size_t>(to)]->queue(FrameKind::kEvents, 0, std::make_shared<const std::string>(text.take()));
+    unsent_events_.push_back(to);
   }
-  std::erase_if(unsent_news_, [this](Rank r) { return links_[static_cast<size_t>(r)]->flush(); });
-  if (!unsent_news_.empty()) wake_news();
+  std::erase_if(unsent_events_, [this](Rank r) { return links_[static_cast<size_t>(r)]->flush(); });
+  if (!unsent_events_.empty()) wake_events();
 }
 
 void Bootstrap::note_lost(const Gone& what, Rank from) {
@@ -86,7 +86,7 @@ void Bootstrap::note_announced(Topic topic, const Gone& what, Rank from) {
 void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
   const std::lock_guard lock(loss_mutex_);
   note_announced(topic, {rank_, std::move(text), place}, -1);
-  send_news();
+  send_events();
 }
 
 std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) {
@@ -150,7 +150,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
     const std::lock_guard lock(loss_mutex_);
     leaving_ = true;
   }
-  stop_news();
+  stop_events();
   const Call call(*this);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
   port_.shut();
@@ -161,8 +161,8 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
 }
 
 // Handles the events that have arrived from a neighbour.
-void Bootstrap::take_news(Rank from) {
-  while (const auto frame = links_[static_cast<size_t>(from)]->pop_news()) {
+void Bootstrap::take_events(Rank from) {
+  while (const auto frame = links_[static_cast<size_t>(from)]->pop_events()) {
     wire::Reader r(frame->payload);
     while (r.ok() && !r.finished()) {
       const auto what = r.get<uint8_t>();
@@ -181,7 +181,7 @@ void Bootstrap::take_news(Rank from) {
 
 // Handles the events of a neighbour, and its end, after its link has been read.
 void Bootstrap::judge(Rank peer, bool process_ended) {
-  take_news(peer);
+  take_events(peer);
   std::string why;
   const Link::End end = links_[static_cast<size_t>(peer)]->end(&why);
   if (end == Link::End::kNone && !process_ended) return;
@@ -197,7 +197,7 @@ void Bootstrap::judge(Rank peer, bool process_ended) {
 void Bootstrap::judge_aloud(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
   judge(peer, false);
-  send_news();
+  send_events();
 }
 
 // Gathers every rank's PeerInfo. The rendezvous sends a rank only those of its neighbours.
@@ -215,21 +215,21 @@ Status Bootstrap::learn_of_all() {
   return {};
 }
 
-Status Bootstrap::start_news() {
-  news_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!news_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
+Status Bootstrap::start_events() {
+  events_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!events_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
   auto loop = +[](void* self) -> void* {
     Bootstrap& impl = *static_cast<Bootstrap*>(self);
-    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.news_wake_.get(), POLLIN, 0}};
-    for (bool unsent = false; !impl.news_stops_;) {
+    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.events_wake_.get(), POLLIN, 0}};
+    for (bool unsent = false; !impl.events_stops_;) {
       ::poll(fds, 2, unsent ? kUnsentMs : -1);
       uint64_t times;
-      (void)!::read(impl.news_wake_.get(), &times, sizeof times);
-      if (impl.news_stops_) break;
+      (void)!::read(impl.events_wake_.get(), &times, sizeof times);
+      if (impl.events_stops_) break;
       const Turn turn(impl);
       impl.look();
       const std::lock_guard lock(impl.loss_mutex_);
-      unsent = !impl.unsent_news_.empty();
+      unsent = !impl.unsent_events_.empty();
       if (unsent) ::poll(nullptr, 0, 1);
     }
     return nullptr;
@@ -246,23 +246,23 @@ Status Bootstrap::start_news() {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0)
     return Status(StatusCode::kSystem, "start the thread that forwards membership events: " + errno_text(error));
-  news_thread_ = thread;
-  news_pid_ = ::getpid();
+  events_thread_ = thread;
+  events_pid_ = ::getpid();
   return {};
 }
 
-void Bootstrap::wake_news() {
+void Bootstrap::wake_events() {
   const uint64_t one = 1;
-  if (news_wake_) (void)!::write(news_wake_.get(), &one, sizeof one);
+  if (events_wake_) (void)!::write(events_wake_.get(), &one, sizeof one);
 }
 
 // The caller must not hold the turn, because the thread may wait for it.
-void Bootstrap::stop_news() {
-  if (!news_thread_ || is_in_forked_child()) return;
-  news_stops_ = true;
-  wake_news();
-  ::pthread_join(*news_thread_, nullptr);
-  news_thread_.reset();
+void Bootstrap::stop_events() {
+  if (!events_thread_ || is_in_forked_child()) return;
+  events_stops_ = true;
+  wake_events();
+  ::pthread_join(*events_thread_, nullptr);
+  events_thread_.reset();
 }
 
 }  // namespace rondo
