@@ -467,7 +467,7 @@ TEST(Checkpoint, ShardsOfPyTorchAreRowsOfATensor) {
   EXPECT_EQ(c->parameters.at("w").shape, (std::vector<uint64_t>{5, 2}));
   EXPECT_EQ(verify(*c).code(), StatusCode::kUnsupported);
   for (const auto& [offsets, words] :
-       {std::pair{"[4, 0]", "row 3 is in no file"}, std::pair{"[2, 0]", "row 2 is there"},
+       {std::pair{"[4, 0]", "row 3 is in no file"}, std::pair{"[2, 0]", "row 2 occurs twice"},
         std::pair{"[3, 1]", "between rows"}, std::pair{"[3]", "no saved_offsets"}, std::pair{"[-1, 0]", "between rows"},
         std::pair{"[18446744073709551615, 0]", "so many rows"}}) {
     write_shard(second, "w", 2, offsets);

@@ -50,7 +50,7 @@ TEST(DeviceConformanceTest, RanksOnLinkedDevices) {
 TEST(DeviceConformanceTest, ByStreams) {
   for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");
 }
-TEST(DeviceConformanceTest, ThroughHostMemory) { conform(3, 3, "p2p = 0"); }
+TEST(DeviceConformanceTest, ThroughHostMemory) { conform(3, 3, "p2p_level = loc"); }
 
 }  // namespace
 }  // namespace rondo::testing

@@ -63,7 +63,7 @@ TEST(DeviceProcessesTest, InterpreterOnLinkedDevices) {
   const FakeNvml nvml(linked_devices(3));
   conform(fake_machine(linked_devices(3)), 3, "device_blocks = -6");
 }
-TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p = 0"); }
+TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p_level = loc"); }
 
 // Two of four ranks share each device.
 TEST(DeviceProcessesTest, TwoOnEachOfTwoDevices) { conform(2, 4, ""); }
