@@ -91,7 +91,7 @@ TEST(Recorder, NamesTheFirstWrongStatement) {
       }),
       "rank 0 of 2 lane 0 pc 1 (send): sends to rank 2, which does not exist: the ranks are 0 to 1; is a \"% nranks\" "
       "missing?");
-  EXPECT_NE(error_of([](Recorder& p) { p.send(in(0), PortSet{}); }).find("names no port"), std::string::npos);
+  EXPECT_NE(error_of([](Recorder& p) { p.send(in(0), PortSet{}); }).find("no rank: its set of ports is empty"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0), in(1)); }).find("writes into in"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0, 2), out(1)); }).find("moves 2 chunks to 1"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.recv_reduce_copy({{1}}, in(0), out(0), own_after(2), Sum::kFinal); })
