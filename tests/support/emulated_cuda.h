@@ -64,7 +64,7 @@ inline GpuMachine linked_devices(int n) {
 inline Config device_config(const std::string& settings = {}) {
   Config config;
   config.memory = rondo::Memory::kCuda;
-  config.settings = "p2p_level = sys\n" + settings;
+  config.settings = (settings.find("p2p_level") == std::string::npos ? "p2p_level = sys\n" : "") + settings;
   return config;
 }
 
