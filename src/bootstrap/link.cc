@@ -39,7 +39,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kOffer: return "shrink";
     case FrameKind::kView: return "shrink";
     case FrameKind::kGaveUp: return "giving up";
-    case FrameKind::kEvents: return "news";
+    case FrameKind::kEvents: return "membership events";
   }
   return "unknown frame";
 }

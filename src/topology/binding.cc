@@ -32,7 +32,7 @@ Expected<Binding> choose_binding(const HostTopology& host, std::span<const RankC
   for (Pu& pu : mine.pus)
     pu.allowed = true;  // the ranks' masks define the allowed CPUs; this process's own mask may be narrower
   restrict_pus(mine, numbers_of(ranks[rank].cpus));
-  // Only the NUMA node of the GPU matters here: add a placeholder GPU on that node.
+  // Only the GPU's NUMA node matters here: the copied topology gets one GPU on that node.
   std::vector<int> gpus;
   size_t among = 0, index = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {

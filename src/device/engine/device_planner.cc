@@ -52,7 +52,7 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   return static_cast<uint32_t>(most);
 }
 
-// `wish`: the call's own limit; 0: none.
+// `preference`: the call's own limit; 0: none.
 uint32_t DevicePlanner::most_blocks(uint32_t preference) const {
   uint32_t most = world_.resident_blocks;
   for (const uint32_t limit : {planner_.settings().device_most_blocks, preference})

@@ -64,7 +64,7 @@ enum class MayLand : uint8_t {
 
 /// The destination of a message's data.
 struct ReceiveTarget {
-  std::byte* at = nullptr;     // nullptr: piece by piece into `landing`; without one: the message is dropped
+  std::byte* at = nullptr;  // nullptr: piece by piece into `posted_receive`; without one the message is dropped
   PostedReceive* posted_receive = nullptr;  // claimed: finish or drop it
   bool later = false;          // ask again later
 };

@@ -83,7 +83,7 @@ class Rail {
     void* endpoint = nullptr;  // the rail's own
   };
   Rail(Rank rank, Sink& sink, std::string device) : rank_(rank), sink_(sink), device_(std::move(device)) {}
-  /// Sends header, then data. `copy` owns both, if set. `lent`: the zero-copy send to return.
+  /// Sends header, then data. `copy` owns both, if set. `zero_copy`: the zero-copy send to return.
   virtual void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
                     std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) = 0;
   /// True for a valid header of a message from rank `from` to this one (negative: from any rank).
