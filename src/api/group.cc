@@ -26,7 +26,8 @@ Status run_batch(std::vector<Call> calls) {
   Status first;
   const auto refused = [&first](const Call& c) {  // the group may have been opened before a fork, or an abort
     Status s = c.backend->check_process();
-    if (s.ok()) s = c.backend->error();
+    if (s.ok())
+      if (const Status failed = c.backend->error(); !failed.ok()) s = c.backend->not_started(c.shape, failed);
     if (s.ok()) return false;
     if (first.ok()) first = s;
     if (c.work != nullptr) c.work->end(std::move(s));
