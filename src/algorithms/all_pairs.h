@@ -6,7 +6,7 @@
 // the order of addition; `order` gives the place of the rank's own operand.
 #pragma once
 
-#include "rondo/recorder.h"
+#include "rondo/algorithm.h"
 
 namespace rondo::algorithms {
 
@@ -35,6 +35,13 @@ struct AllPairs {
     return ports;
   }
 };
+
+/// Returns the cost, but a single rank sends no message.
+constexpr Cost unless_alone(int nranks, Cost cost) { return nranks == 1 ? Cost{0, 0, 1} : cost; }
+/// The cost of a step in which the busiest rank sends its own chunk, to one rank or at once to all.
+constexpr Cost send_own_cost(int nranks) { return unless_alone(nranks, {1, 1, nranks}); }
+/// The cost of a step in which the busiest rank sends each chunk but its own.
+constexpr Cost send_others_cost(int nranks) { return unless_alone(nranks, {1, nranks - 1, nranks}); }
 
 /// Waits until all ranks have reached this point.
 template <class P>

@@ -52,4 +52,6 @@ void one_shot_all_to_all(P& p, Rank rank, int nranks) {
   }
 }
 
+constexpr Cost pairwise_cost(int nranks) { return {nranks - 1, nranks - 1, nranks}; }
+
 }  // namespace rondo::algorithms

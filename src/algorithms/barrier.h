@@ -13,6 +13,8 @@
 // Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 #pragma once
 
+#include <bit>
+
 #include "algorithms/all_pairs.h"
 
 namespace rondo::algorithms {
@@ -35,5 +37,8 @@ void dissemination_barrier(P& p, Rank rank, int nranks) {
     p.recv_credit({{all.neighbour(nranks - hops), AllPairs::kEntry}});
   }
 }
+
+constexpr Cost one_shot_barrier_cost(int nranks) { return unless_alone(nranks, {1, 0, 1}); }
+constexpr Cost dissemination_cost(int nranks) { return {std::bit_width(static_cast<unsigned>(nranks - 1)), 0, 1}; }
 
 }  // namespace rondo::algorithms

@@ -17,8 +17,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
-#include "rondo/recorder.h"
+#include "rondo/algorithm.h"
 
 namespace rondo::algorithms {
 
@@ -67,6 +68,14 @@ void binomial_scatter(P& p, Rank rank, int nranks, Rank root) {
   while (self.has_child(bit)) bit *= 2;
   for (bit /= 2; bit >= 1; bit /= 2) p.send({where, self.at(self.v + bit), self.child_block(bit)}, self.child(bit));
   p.copy({where, rank}, out(0));
+}
+
+constexpr int64_t binomial_steps(int nranks) { return std::bit_width(static_cast<unsigned>(nranks)) - 1; }
+constexpr Cost binomial_scatter_cost(int nranks) { return {binomial_steps(nranks), nranks - 1, nranks}; }
+constexpr Cost binomial_gather_cost(int nranks) {  // the largest block that a rank sends
+  int64_t largest = 0;
+  for (int bit = 1; bit < nranks; bit *= 2) largest = std::max<int64_t>(largest, std::min(bit, nranks - bit));
+  return {binomial_steps(nranks), largest, nranks};
 }
 
 }  // namespace rondo::algorithms

@@ -19,9 +19,10 @@
 // Source: Traeff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms" (arXiv 2410.14234).
 #pragma once
 
+#include <bit>
 #include <vector>
 
-#include "rondo/recorder.h"
+#include "rondo/algorithm.h"
 
 namespace rondo::algorithms {
 
@@ -119,6 +120,14 @@ void circulant_all_reduce(P& p, Rank rank, int nranks) {
   p.lane(Circulant::kGive);
   p.wait(Circulant::kTakeSums, static_cast<int>(self.rounds.size()) - 1);  // the rank's own chunk is complete
   circulant_spread(p, self, Circulant::kGive, Circulant::kTake);
+}
+
+constexpr Cost circulant_cost(int nranks) {
+  return {std::bit_width(static_cast<unsigned>(nranks - 1)), nranks - 1, nranks};
+}
+constexpr Cost circulant_all_reduce_cost(int nranks) {
+  const Cost half = circulant_cost(nranks);
+  return {2 * half.steps, 2 * half.sent_num, nranks};
 }
 
 }  // namespace rondo::algorithms

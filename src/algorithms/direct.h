@@ -71,4 +71,7 @@ void direct_broadcast(P& p, Rank rank, int nranks, Rank root) {
   meet(p, all, AllPairs::kExit);
 }
 
+// Credits only: no data passes through a connection.
+constexpr Cost direct_cost(int nranks) { return unless_alone(nranks, {2, 0, 1}); }
+
 }  // namespace rondo::algorithms

@@ -183,4 +183,18 @@ void doubling_all_gather(P& p, Rank rank, int nranks) {
   doubling_spread(p, self, 0, 1, 1);
 }
 
+constexpr Cost halving_doubling_cost(int nranks) {
+  const int rounds = RecursiveDoubling::rounds(nranks), seats = 1 << rounds;
+  return nranks == seats ? Cost{2 * rounds, 2 * (nranks - 1), nranks} : Cost{2 * rounds + 2, 3 * seats - 2, seats};
+}
+constexpr Cost halving_cost(int nranks) {
+  return {seat_steps(nranks), RecursiveDoubling::folded(nranks) == 0 ? nranks - 1 : nranks, nranks};
+}
+constexpr Cost doubling_cost(int nranks) {
+  const int pairs = RecursiveDoubling::folded(nranks);
+  int64_t sent = pairs == 0 ? 0 : nranks - 1;
+  for (int block = 1; 2 * block <= nranks; block *= 2) sent += block + std::min(block, pairs);
+  return {seat_steps(nranks), sent, nranks};
+}
+
 }  // namespace rondo::algorithms

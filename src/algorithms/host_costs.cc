@@ -105,7 +105,7 @@ RootedTreeCost rooted_tree_on_hosts(const HostLayout& hosts) {
 
 }  // namespace
 
-Cost ring_all_reduce_on_hosts_cost(const HostLayout& hosts) {
+Cost ring_all_reduce_cost(const HostLayout& hosts) {
   const int n = hosts.nranks();
   if (n == 1) return kAlone;
   // A chunk goes round twice, except the two hops after and before its owner.
@@ -115,44 +115,46 @@ Cost ring_all_reduce_on_hosts_cost(const HostLayout& hosts) {
   return {2 * (n - 1), 2 * (n - 1), n, hosts.one_host() ? 0 : 2 * hosts.num_hosts() - fewest};
 }
 
-Cost ring_half_on_hosts_cost(const HostLayout& hosts) {
+Cost ring_half_cost(const HostLayout& hosts) {
   const int n = hosts.nranks(), m = hosts.num_hosts();
   return {n - 1, n - 1, n, hosts.one_host() ? 0 : n > m ? m : m - 1};
 }
 
-Cost chain_on_hosts_cost(const HostLayout& hosts) {
+Cost chain_cost(const HostLayout& hosts) {
   if (hosts.nranks() == 1) return kAlone;
   return {hosts.nranks() - 1, 1, 1, hosts.num_hosts() - 1};
 }
 
-Cost tree_on_hosts_cost(const HostLayout& hosts) {
+Cost tree_cost(const HostLayout& hosts) {
   Cost cost{0, 0, 2, 0};
-  for (Rank r = 0; r < hosts.nranks(); ++r) {
-    int64_t halves = 0;
-    for (int tree = 0; tree < 2; ++tree) {
+  const int n = hosts.nranks();
+  std::vector<int64_t> halves(static_cast<size_t>(n));
+  for (int tree = 0; tree < 2; ++tree) {
+    std::vector<Rank> parents;
+    for (Rank r = 0; r < n; ++r) {
       const HostTreeNode node(r, hosts, tree);
-      halves += std::ssize(node.children) + (node.parent >= 0 ? 1 : 0);
+      parents.push_back(node.parent);
+      halves[static_cast<size_t>(r)] += std::ssize(node.children) + (node.parent >= 0 ? 1 : 0);
+    }
+    for (Rank r = 0; r < n; ++r) {
       int64_t hops = 0, crossings = 0;
-      for (Rank at = r; at >= 0;) {
-        const Rank up = HostTreeNode(at, hosts, tree).parent;
-        if (up >= 0) ++hops, crossings += hosts.same_host(at, up) ? 0 : 1;
-        at = up;
-      }
+      for (Rank at = r, up; (up = parents[static_cast<size_t>(at)]) >= 0; at = up)
+        ++hops, crossings += hosts.same_host(at, up) ? 0 : 1;
       cost.steps = std::max(cost.steps, 2 * hops);
       cost.crossings = std::max(cost.crossings, 2 * crossings);
     }
-    cost.sent_num = std::max(cost.sent_num, halves);
   }
+  cost.sent_num = *std::max_element(halves.begin(), halves.end());
   return cost;
 }
 
-Cost tree_broadcast_on_hosts_cost(const HostLayout& hosts) {
+Cost tree_broadcast_cost(const HostLayout& hosts) {
   if (hosts.nranks() == 1) return kAlone;
   const RootedTreeCost cost = rooted_tree_on_hosts(hosts);
   return {cost.steps, cost.halves, 2, cost.crossings};
 }
 
-Cost tree_reduce_on_hosts_cost(const HostLayout& hosts) {
+Cost tree_reduce_cost(const HostLayout& hosts) {
   if (hosts.nranks() == 1) return kAlone;
   const RootedTreeCost cost = rooted_tree_on_hosts(hosts);
   return {cost.steps, 2, 2, cost.crossings};

@@ -1,4 +1,5 @@
-// Costs of algorithms on several hosts, stated as rank arithmetic. The checker compares them with the schedules.
+// Costs of the definitions that take a HostLayout, stated as rank arithmetic. The checker compares them with the
+// schedules.
 //
 // Pure functions. O(ranks * hosts) at most.
 #pragma once
@@ -8,12 +9,12 @@
 
 namespace rondo::algorithms {
 
-Cost ring_all_reduce_on_hosts_cost(const HostLayout& hosts);
-Cost ring_half_on_hosts_cost(const HostLayout& hosts);
-Cost chain_on_hosts_cost(const HostLayout& hosts);
-Cost tree_on_hosts_cost(const HostLayout& hosts);
-Cost tree_broadcast_on_hosts_cost(const HostLayout& hosts);
-Cost tree_reduce_on_hosts_cost(const HostLayout& hosts);
+Cost ring_all_reduce_cost(const HostLayout& hosts);
+Cost ring_half_cost(const HostLayout& hosts);
+Cost chain_cost(const HostLayout& hosts);
+Cost tree_cost(const HostLayout& hosts);
+Cost tree_broadcast_cost(const HostLayout& hosts);
+Cost tree_reduce_cost(const HostLayout& hosts);
 
 Cost hierarchical_all_reduce_cost(const HostLayout& hosts);
 Cost hierarchical_reduce_scatter_cost(const HostLayout& hosts);

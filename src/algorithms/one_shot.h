@@ -58,4 +58,6 @@ void one_shot_reduce(P& p, Rank rank, int nranks, Rank root) {
   else p.recv_reduce_copy(all.from_each(AllPairs::kContribution), in(0), out(0), all.order(), Sum::kFinal);
 }
 
+constexpr Cost one_shot_cost(int nranks) { return unless_alone(nranks, {1, 1, 1}); }
+
 }  // namespace rondo::algorithms

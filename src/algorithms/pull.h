@@ -126,4 +126,6 @@ void pull_reduce(P& p, Rank rank, int nranks, Rank root) {
   meet(p, all, AllPairs::kExit);
 }
 
+constexpr Cost pull_all_reduce_cost(int nranks) { return unless_alone(nranks, {3, 0, 1}); }
+
 }  // namespace rondo::algorithms

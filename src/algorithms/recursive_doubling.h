@@ -24,7 +24,7 @@
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
 #pragma once
 
-#include "rondo/recorder.h"
+#include "rondo/algorithm.h"
 
 namespace rondo::algorithms {
 
@@ -85,6 +85,15 @@ void recursive_doubling_all_reduce(P& p, Rank rank, int nranks) {
     p.recv_reduce_copy_send({{last, Self::kExchange}}, sum, out(0), {{rank + 1, Self::kResult}}, self.order(last),
                             Sum::kFinal);
   else p.recv_reduce_copy({{last, Self::kExchange}}, sum, out(0), self.order(last), Sum::kFinal);
+}
+
+/// Steps of the rounds among seats, and of the fold and the result if seats are shared.
+constexpr int64_t seat_steps(int nranks) {
+  const int rounds = RecursiveDoubling::rounds(nranks), pairs = RecursiveDoubling::folded(nranks);
+  return rounds + (pairs == 0 ? 0 : 2 * pairs > 1 << rounds ? 2 : 1);
+}
+constexpr Cost recursive_doubling_cost(int nranks) {
+  return {seat_steps(nranks), RecursiveDoubling::rounds(nranks) + (RecursiveDoubling::folded(nranks) == 0 ? 0 : 1), 1};
 }
 
 }  // namespace rondo::algorithms

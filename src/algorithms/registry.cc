@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +21,6 @@
 #include "algorithms/hierarchical.h"
 #include "algorithms/hierarchical_rooted.h"
 #include "algorithms/host_costs.h"
-#include "algorithms/host_ring.h"
 #include "algorithms/linear.h"
 #include "algorithms/one_shot.h"
 #include "algorithms/pull.h"
@@ -42,7 +40,7 @@ template <void (*kText)(Recorder&, Rank, int)>
 void rootless(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
   kText(p, rank, nranks);
 }
-// Host-aware definitions, and the same on one host.
+// Definitions that take the hosts.
 template <void (*kText)(Recorder&, Rank, const HostLayout&)>
 void rootless_on_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
   kText(p, rank, hosts);
@@ -59,85 +57,6 @@ template <Cost (*kCost)(const HostLayout&)>
 Cost on_one_cost(int nranks) {
   return kCost(nranks);
 }
-template <void (*kText)(Recorder&, const HostRing&)>
-void along_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
-  kText(p, HostRing(rank, hosts));
-}
-
-Cost ring_all_reduce_cost(int n) { return {2 * (n - 1), 2 * (n - 1), n}; }
-Cost ring_half_cost(int n) { return {n - 1, n - 1, n}; }
-
-// A single rank sends no message.
-Cost unless_alone(int n, Cost cost) { return n == 1 ? Cost{0, 0, 1} : cost; }
-Cost one_shot_cost(int n) { return unless_alone(n, {1, 1, 1}); }
-Cost two_shot_cost(int n) { return unless_alone(n, {2, n, n}); }
-Cost all_pairs_reduce_scatter_cost(int n) { return unless_alone(n, {1, n - 1, n}); }
-Cost all_pairs_all_gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
-Cost chain_cost(int n) { return unless_alone(n, {n - 1, 1, 1}); }
-Cost one_hop_cost(int n) { return unless_alone(n, {1, 1, 1}); }
-Cost two_shot_reduce_cost(int n) { return unless_alone(n, {2, n, n}); }
-Cost gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
-Cost scatter_cost(int n) { return unless_alone(n, {1, n - 1, n}); }
-Cost pairwise_cost(int n) { return {n - 1, n - 1, n}; }
-Cost pull_all_reduce_cost(int n) { return unless_alone(n, {3, 0, 1}); }
-Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only; data goes from buffer to buffer
-
-Cost tree_cost(int n) {  // O(N log N): the deepest path and the busiest rank of both trees
-  int64_t depth = 0, busiest = 0;
-  for (Rank r = 0; r < n; ++r) {
-    int64_t halves = 0;
-    for (int tree = 0; tree < 2; ++tree) {
-      const TreeNode node(r, n, tree);
-      halves += node.num_children + (node.parent >= 0 ? 1 : 0);
-      int64_t hops = 0;
-      for (Rank up = node.parent; up >= 0; up = TreeNode(up, n, tree).parent) ++hops;
-      depth = std::max(depth, hops);
-    }
-    busiest = std::max(busiest, halves);
-  }
-  return {2 * depth, busiest, 2};
-}
-
-Cost rooted_tree_cost(int n) {
-  if (n == 1) return {0, 0, 1};
-  const Cost both = tree_cost(n - 1);  // over the other ranks
-  return {1 + both.steps / 2, 2, 2};
-}
-
-int64_t ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
-Cost circulant_cost(int n) { return {ceil_log2(n), n - 1, n}; }
-Cost circulant_all_reduce_cost(int n) { return {2 * ceil_log2(n), 2 * (n - 1), n}; }
-Cost barrier_cost(int n) { return unless_alone(n, {1, 0, 1}); }
-Cost dissemination_cost(int n) { return {ceil_log2(n), 0, 1}; }
-int64_t floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
-Cost binomial_scatter_cost(int n) { return {floor_log2(n), n - 1, n}; }
-Cost binomial_gather_cost(int n) {  // the largest block that a rank passes on
-  int64_t largest = 0;
-  for (int bit = 1; bit < n; bit *= 2) largest = std::max<int64_t>(largest, std::min(bit, n - bit));
-  return {floor_log2(n), largest, n};
-}
-
-// Steps of the rounds among seats, plus the fold and the result if seats are shared.
-int64_t seat_steps(int n) {
-  const int rounds = RecursiveDoubling::rounds(n), pairs = RecursiveDoubling::folded(n);
-  return rounds + (pairs == 0 ? 0 : 2 * pairs > 1 << rounds ? 2 : 1);
-}
-Cost recursive_doubling_cost(int n) {
-  const int rounds = RecursiveDoubling::rounds(n), pairs = RecursiveDoubling::folded(n);
-  return {seat_steps(n), rounds + (pairs == 0 ? 0 : 1), 1};
-}
-
-Cost halving_doubling_cost(int n) {
-  const int rounds = RecursiveDoubling::rounds(n), seats = 1 << rounds;
-  return n == seats ? Cost{2 * rounds, 2 * (n - 1), n} : Cost{2 * rounds + 2, 3 * seats - 2, seats};
-}
-Cost halving_cost(int n) { return {seat_steps(n), RecursiveDoubling::folded(n) == 0 ? n - 1 : n, n}; }
-Cost doubling_cost(int n) {
-  const int pairs = RecursiveDoubling::folded(n);
-  int64_t sent = pairs == 0 ? 0 : n - 1;
-  for (int block = 1; 2 * block <= n; block *= 2) sent += block + std::min(block, pairs);
-  return {seat_steps(n), sent, n};
-}
 
 constexpr Algorithm row(std::string_view name, Collective collective, std::string_view summary,
                         decltype(Algorithm::record) record, decltype(Algorithm::cost) cost) {
@@ -146,52 +65,41 @@ constexpr Algorithm row(std::string_view name, Collective collective, std::strin
 constexpr Algorithm in_rank_order(Algorithm a) { return a.rank_order = true, a; }
 constexpr Algorithm buffer_to_buffer(Algorithm a) { return a.direct = true, in_rank_order(a); }
 constexpr Algorithm pulled(Algorithm a) { return a.pulls_only = true, buffer_to_buffer(a); }
-constexpr Algorithm with_hosts(Algorithm a, decltype(Algorithm::record_on_hosts) record,
-                               decltype(Algorithm::cost_on_hosts) cost) {
-  return a.record_on_hosts = record, a.cost_on_hosts = cost, a;
-}
+constexpr Algorithm for_several_hosts(Algorithm a) { return a.for_hosts = true, a; }
 
-// A row for ranks on several hosts.
+// A row whose definition and cost take the hosts.
 template <void (*kText)(Recorder&, Rank, const HostLayout&), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+constexpr Algorithm host_row(std::string_view name, Collective collective, std::string_view summary) {
   Algorithm a = row(name, collective, summary, rootless_on_one<kText>, on_one_cost<kCost>);
-  a.rank_order = collective == Collective::kAllGather;
-  a.for_hosts = true;
-  return with_hosts(a, rootless_on_hosts<kText>, kCost);
+  return a.record_on_hosts = rootless_on_hosts<kText>, a.cost_on_hosts = kCost, a;
 }
 template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+constexpr Algorithm host_row(std::string_view name, Collective collective, std::string_view summary) {
   Algorithm a = row(name, collective, summary, on_one<kText>, on_one_cost<kCost>);
-  a.rank_order = collective == Collective::kBroadcast;
-  a.for_hosts = true;
-  return with_hosts(a, kText, kCost);
+  return a.record_on_hosts = kText, a.cost_on_hosts = kCost, a;
 }
 
 constexpr Algorithm kAlgorithms[] = {
-    with_hosts(row("ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes",
-                   rootless<ring_all_reduce<Recorder>>, ring_all_reduce_cost),
-               along_hosts<ring_all_reduce<Recorder>>, ring_all_reduce_on_hosts_cost),
-    with_hosts(row("ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes",
-                   rootless<ring_reduce_scatter<Recorder>>, ring_half_cost),
-               along_hosts<ring_reduce_scatter<Recorder>>, ring_half_on_hosts_cost),
-    with_hosts(in_rank_order(row("ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes",
-                                 rootless<ring_all_gather<Recorder>>, ring_half_cost)),
-               along_hosts<ring_all_gather<Recorder>>, ring_half_on_hosts_cost),
+    host_row<ring_all_reduce<Recorder>, ring_all_reduce_cost>("ring", Collective::kAllReduce,
+                                                              "2(N-1) steps to the neighbour, least bytes"),
+    host_row<ring_reduce_scatter<Recorder>, ring_half_cost>("ring", Collective::kReduceScatter,
+                                                            "N-1 steps to the neighbour, least bytes"),
+    in_rank_order(host_row<ring_all_gather<Recorder>, ring_half_cost>("ring", Collective::kAllGather,
+                                                                      "N-1 steps to the neighbour, least bytes")),
     in_rank_order(row("one_shot", Collective::kAllReduce, "1 step: every rank reads all buffers",
                       rootless<one_shot_all_reduce<Recorder>>, one_shot_cost)),
     in_rank_order(row("one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
-                      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost)),
+                      rootless<all_pairs_reduce_scatter<Recorder>>, send_others_cost)),
     in_rank_order(row("one_shot", Collective::kAllGather, "1 step: written once, read by all",
-                      rootless<all_pairs_all_gather<Recorder>>, all_pairs_all_gather_cost)),
+                      rootless<all_pairs_all_gather<Recorder>>, send_own_cost)),
     in_rank_order(row("two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
                       rootless<two_shot_all_reduce<Recorder>>, two_shot_cost)),
     in_rank_order(row("two_shot", Collective::kReduceScatter, "1 step: the first shot only",
-                      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost)),
+                      rootless<all_pairs_reduce_scatter<Recorder>>, send_others_cost)),
     in_rank_order(row("two_shot", Collective::kAllGather, "1 step: the second shot only",
-                      rootless<all_pairs_all_gather<Recorder>>, all_pairs_all_gather_cost)),
-    with_hosts(row("tree", Collective::kAllReduce, "2 log N steps up and down two binary trees",
-                   rootless_on_one<tree_all_reduce<Recorder>>, tree_cost),
-               rootless_on_hosts<tree_all_reduce<Recorder>>, tree_on_hosts_cost),
+                      rootless<all_pairs_all_gather<Recorder>>, send_own_cost)),
+    host_row<tree_all_reduce<Recorder>, tree_cost>("tree", Collective::kAllReduce,
+                                                   "2 log N steps up and down two binary trees"),
     row("recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
         rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost),
     row("halving_doubling", Collective::kAllReduce,
@@ -220,63 +128,58 @@ constexpr Algorithm kAlgorithms[] = {
                rootless<direct_reduce_scatter<Recorder>>, direct_cost)),
     pulled(row("pull", Collective::kAllGather, "read from buffer to buffer, between two credit exchanges",
                rootless<pull_all_gather<Recorder>>, direct_cost)),
-    with_hosts(in_rank_order(row("ring", Collective::kBroadcast, "N-1 steps along the ring",
-                                 on_one<ring_broadcast<Recorder>>, chain_cost)),
-               ring_broadcast<Recorder>, chain_on_hosts_cost),
-    with_hosts(in_rank_order(row("tree", Collective::kBroadcast, "log N steps down two binary trees",
-                                 on_one<tree_broadcast<Recorder>>, rooted_tree_cost)),
-               tree_broadcast<Recorder>, tree_broadcast_on_hosts_cost),
+    in_rank_order(
+        host_row<ring_broadcast<Recorder>, chain_cost>("ring", Collective::kBroadcast, "N-1 steps along the ring")),
+    in_rank_order(host_row<tree_broadcast<Recorder>, tree_broadcast_cost>("tree", Collective::kBroadcast,
+                                                                          "log N steps down two binary trees")),
     in_rank_order(row("one_shot", Collective::kBroadcast, "1 step: written once, read by all",
-                      one_shot_broadcast<Recorder>, one_hop_cost)),
+                      one_shot_broadcast<Recorder>, one_shot_cost)),
     buffer_to_buffer(row("direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges",
                          direct_broadcast<Recorder>, direct_cost)),
     pulled(row("pull", Collective::kBroadcast, "read from buffer to buffer, between two credit exchanges",
                pull_broadcast<Recorder>, direct_cost)),
-    with_hosts(row("ring", Collective::kReduce, "N-1 steps along the ring", on_one<ring_reduce<Recorder>>, chain_cost),
-               ring_reduce<Recorder>, chain_on_hosts_cost),
-    with_hosts(row("tree", Collective::kReduce, "log N steps up two binary trees", on_one<tree_reduce<Recorder>>,
-                   rooted_tree_cost),
-               tree_reduce<Recorder>, tree_reduce_on_hosts_cost),
+    host_row<ring_reduce<Recorder>, chain_cost>("ring", Collective::kReduce, "N-1 steps along the ring"),
+    host_row<tree_reduce<Recorder>, tree_reduce_cost>("tree", Collective::kReduce, "log N steps up two binary trees"),
     in_rank_order(row("one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>,
-                      one_hop_cost)),
+                      one_shot_cost)),
     in_rank_order(row("two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root",
-                      two_shot_reduce<Recorder>, two_shot_reduce_cost)),
+                      two_shot_reduce<Recorder>, two_shot_cost)),
     pulled(row("pull", Collective::kReduce, "the root reads and adds everything, between two credit exchanges",
                pull_reduce<Recorder>, direct_cost)),
     in_rank_order(row("pairwise", Collective::kAllToAll, "N-1 rounds, one partner in each",
                       rootless<pairwise_all_to_all<Recorder>>, pairwise_cost)),
     in_rank_order(row("one_shot", Collective::kAllToAll, "1 step: everything at once",
-                      rootless<one_shot_all_to_all<Recorder>>, all_pairs_reduce_scatter_cost)),
+                      rootless<one_shot_all_to_all<Recorder>>, send_others_cost)),
     pulled(row("pull", Collective::kAllToAll, "read from buffer to buffer, between two credit exchanges",
                rootless<pull_all_to_all<Recorder>>, direct_cost)),
     in_rank_order(row("linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>,
-                      gather_cost)),
+                      send_own_cost)),
     in_rank_order(row("binomial", Collective::kGather, "log N steps: whole subtrees at a time",
                       binomial_gather<Recorder>, binomial_gather_cost)),
     pulled(row("pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges",
                pull_gather<Recorder>, direct_cost)),
     in_rank_order(row("linear", Collective::kScatter, "1 step: each chunk straight from the root",
-                      linear_scatter<Recorder>, scatter_cost)),
+                      linear_scatter<Recorder>, send_others_cost)),
     in_rank_order(row("binomial", Collective::kScatter, "log N steps: whole subtrees at a time",
                       binomial_scatter<Recorder>, binomial_scatter_cost)),
     pulled(row("pull", Collective::kScatter, "read from the root's buffer, between two credit exchanges",
                pull_scatter<Recorder>, direct_cost)),
     in_rank_order(row("one_shot", Collective::kBarrier, "1 step: every rank signals every rank",
-                      rootless<one_shot_barrier<Recorder>>, barrier_cost)),
+                      rootless<one_shot_barrier<Recorder>>, one_shot_barrier_cost)),
     in_rank_order(row("dissemination", Collective::kBarrier, "log N rounds of signals",
                       rootless<dissemination_barrier<Recorder>>, dissemination_cost)),
-    hierarchical_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
-        "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across"),
-    hierarchical_row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(
-        "hierarchical_one_shot", Collective::kAllReduce, "for several hosts: 1 crossing, hosts swap their sums"),
-    hierarchical_row<hierarchical_reduce_scatter<Recorder>, hierarchical_reduce_scatter_cost>(
-        "hierarchical", Collective::kReduceScatter, "for several hosts: 1 crossing, least bytes across"),
-    hierarchical_row<hierarchical_all_gather<Recorder>, hierarchical_all_gather_cost>(
-        "hierarchical", Collective::kAllGather, "for several hosts: 1 crossing, least bytes across"),
-    hierarchical_row<hierarchical_broadcast<Recorder>, hierarchical_broadcast_cost>(
-        "hierarchical", Collective::kBroadcast, "for several hosts: 1 crossing to each host"),
-    hierarchical_row<hierarchical_reduce<Recorder>, hierarchical_reduce_cost>(
-        "hierarchical", Collective::kReduce, "for several hosts: 1 crossing from each host"),
+    for_several_hosts(host_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
+        "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across")),
+    for_several_hosts(host_row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(
+        "hierarchical_one_shot", Collective::kAllReduce, "for several hosts: 1 crossing, hosts swap their sums")),
+    for_several_hosts(host_row<hierarchical_reduce_scatter<Recorder>, hierarchical_reduce_scatter_cost>(
+        "hierarchical", Collective::kReduceScatter, "for several hosts: 1 crossing, least bytes across")),
+    in_rank_order(for_several_hosts(host_row<hierarchical_all_gather<Recorder>, hierarchical_all_gather_cost>(
+        "hierarchical", Collective::kAllGather, "for several hosts: 1 crossing, least bytes across"))),
+    in_rank_order(for_several_hosts(host_row<hierarchical_broadcast<Recorder>, hierarchical_broadcast_cost>(
+        "hierarchical", Collective::kBroadcast, "for several hosts: 1 crossing to each host"))),
+    for_several_hosts(host_row<hierarchical_reduce<Recorder>, hierarchical_reduce_cost>(
+        "hierarchical", Collective::kReduce, "for several hosts: 1 crossing from each host")),
 };
 
 constexpr size_t kNumBuiltIn = std::size(kAlgorithms);

@@ -1,8 +1,9 @@
 // The registry: one row for each (algorithm, collective). The planner, the checker, the conformance tests, the
 // benchmarks and the documentation find algorithms only here.
 //
-// To add an algorithm to the library, write its header and add its rows to the table in registry.cc. Other programs
-// call register_algorithm (rondo/algorithm.h, src/schedule/own_algorithms.cc), which proves the row and adds it.
+// To add an algorithm to the library, write its header (definition and cost) and add its rows to the table in
+// registry.cc. Other programs call register_algorithm (rondo/algorithm.h, src/schedule/own_algorithms.cc), which proves
+// the row and adds it.
 //
 // Global state of the process: rows are appended until the first communicator is made, and never moved or removed.
 // Thread safety: readers at any time, writers one after the other.

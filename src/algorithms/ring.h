@@ -20,8 +20,10 @@
 // rank's own contribution), kPartial (a partial sum), kComplete (a complete chunk from its owner), kPassedOn (a
 // complete chunk from another rank).
 //
-// On several hosts the ring visits one host after the other (host_ring.h). With M hosts a chunk crosses between hosts M
-// times in one circle, however the ranks are distributed. Chunks keep the numbers of their owners.
+// On several hosts the ring visits one host after the other. With M hosts a chunk crosses between hosts M times in one
+// circle, however the ranks are distributed. Chunks keep the numbers of their owners. Ranks dealt round robin:
+//
+//     hosts 0 2 | 1 3      0 ---> 2 ~~~> 1 ---> 3 ~~~> 0     two crossings (~~~>) in a circle instead of four
 //
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
 // Order of addition for chunk c: x[c+1], x[c+2], ..., x[c], or the ring's order on several hosts or places. It
@@ -29,6 +31,7 @@
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 
+#include "rondo/host_layout.h"
 #include "rondo/recorder.h"
 
 namespace rondo::algorithms {
@@ -36,20 +39,23 @@ namespace rondo::algorithms {
 struct Ring {
   static constexpr uint16_t kFirst = 0, kPartial = 1, kComplete = 2, kPassedOn = 3;
 
-  constexpr Ring(Rank r, int n) : rank(r), nranks(n), next((r + 1) % n), prev((r + n - 1) % n) {}
-  Rank rank;
+  Ring(Rank r, const HostLayout& h) : hosts(h), nranks(h.nranks()), rank(r), next(away(1)), prev(away(-1)) {}
+  const HostLayout& hosts;
   int nranks;
-  Rank next, prev;
+  Rank rank, next, prev;
+  /// Returns the rank that is `hops` hops ahead of this one; at least -N.
+  Rank away(int hops) const { return hosts.rank_at((hosts.position(rank) + hops + nranks) % nranks); }
   /// Returns the chunk of the rank that is `back` hops behind this one.
-  constexpr int chunk(int back) const { return (rank - back + nranks) % nranks; }
+  int chunk(int back) const { return away(-back); }
   /// Returns the port that receives the sum of chunk(back). If back is 2, it is one rank's own contribution.
-  constexpr Port sums(int back) const { return {prev, back == 2 ? kFirst : kPartial}; }
+  Port sums(int back) const { return {prev, back == 2 ? kFirst : kPartial}; }
   /// Returns the port that receives the complete chunk(back). If back is 1, its owner sends it.
-  constexpr Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
+  Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
 };
 
-template <class P, class Circle>
-void ring_all_reduce(P& p, const Circle& ring) {
+template <class P>
+void ring_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
+  const Ring ring(rank, hosts);
   const int nranks = ring.nranks;
   p.chunks(nranks, nranks);
   p.lane(0);
@@ -59,8 +65,8 @@ void ring_all_reduce(P& p, const Circle& ring) {
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
     p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy_send({ring.sums(nranks)}, in(ring.rank), out(ring.rank), {{ring.next, Ring::kComplete}},
-                          own_after(1), Sum::kFinal);
+  p.recv_reduce_copy_send({ring.sums(nranks)}, in(rank), out(rank), {{ring.next, Ring::kComplete}}, own_after(1),
+                          Sum::kFinal);
 
   p.lane(2);
   for (int back = 1; back < nranks - 1; ++back)
@@ -68,8 +74,9 @@ void ring_all_reduce(P& p, const Circle& ring) {
   p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
 }
 
-template <class P, class Circle>
-void ring_reduce_scatter(P& p, const Circle& ring) {
+template <class P>
+void ring_reduce_scatter(P& p, Rank rank, const HostLayout& hosts) {
+  const Ring ring(rank, hosts);
   const int nranks = ring.nranks;
   p.chunks(nranks, 1);
   p.lane(0);
@@ -79,34 +86,22 @@ void ring_reduce_scatter(P& p, const Circle& ring) {
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
     p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy({ring.sums(nranks)}, in(ring.rank), out(0), own_after(1), Sum::kFinal);
+  p.recv_reduce_copy({ring.sums(nranks)}, in(rank), out(0), own_after(1), Sum::kFinal);
 }
 
-template <class P, class Circle>
-void ring_all_gather(P& p, const Circle& ring) {
+template <class P>
+void ring_all_gather(P& p, Rank rank, const HostLayout& hosts) {
+  const Ring ring(rank, hosts);
   const int nranks = ring.nranks;
   p.chunks(1, nranks);
   p.lane(0);
   if (nranks == 1) return p.copy(in(0), out(0));
-  p.copy_send(in(0), out(ring.rank), {{ring.next, Ring::kComplete}});
+  p.copy_send(in(0), out(rank), {{ring.next, Ring::kComplete}});
 
   p.lane(1);
   for (int back = 1; back < nranks - 1; ++back)
     p.recv_copy_send({ring.complete(back)}, out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
   p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
-}
-
-template <class P>
-void ring_all_reduce(P& p, Rank rank, int nranks) {
-  ring_all_reduce(p, Ring(rank, nranks));
-}
-template <class P>
-void ring_reduce_scatter(P& p, Rank rank, int nranks) {
-  ring_reduce_scatter(p, Ring(rank, nranks));
-}
-template <class P>
-void ring_all_gather(P& p, Rank rank, int nranks) {
-  ring_all_gather(p, Ring(rank, nranks));
 }
 
 }  // namespace rondo::algorithms

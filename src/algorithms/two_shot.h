@@ -103,4 +103,6 @@ void all_pairs_all_gather(P& p, Rank rank, int nranks) {
   two_shot_take(p, all);
 }
 
+constexpr Cost two_shot_cost(int nranks) { return unless_alone(nranks, {2, nranks, nranks}); }
+
 }  // namespace rondo::algorithms
