@@ -102,7 +102,7 @@ void show_processor() {
 }
 
 void show_topology() {
-  const auto host = read_host({.devices = false});
+  const auto host = read_processors();
   if (!host.ok()) {
     for (int level = 1; level <= 3; ++level)
       if (const uint64_t bytes = data_cache_bytes(level); bytes > 0)
@@ -129,7 +129,7 @@ void show_binding() {
   if (to == BindTo::kNone) return line("binding", "none: threads run where their masks permit (RONDO_BIND)");
   RankCpus self;
   if (sched_getaffinity(0, sizeof self.cpus, &self.cpus) != 0) CPU_ZERO(&self.cpus);
-  const auto host = read_host({.devices = false});
+  const auto host = read_processors();
   const auto bound = host.ok() ? choose_binding(*host, std::span(&self, 1), 0, to) : Expected<Binding>(host.status());
   line("binding",
        fmt::format("RONDO_BIND={}: ", settings->bind) +

@@ -12,9 +12,10 @@
 #include "commands.h"
 #include "device/driver/driver.h"
 #include "device/topology/probe.h"
-#include "topology/host_reader.h"
+#include "topology/host_source.h"
 #include "topology/host_svg.h"
 #include "topology/host_text.h"
+#include "topology/scene.h"
 
 namespace rondo::tools {
 namespace {
@@ -54,7 +55,7 @@ HostSource source_of(const TopoOptions& o) {
 }
 
 // Adds the GPUs of a file, or of this machine if no other was requested.
-void add_gpus(const TopoOptions& o, HostTopology& host) {
+void add_gpus(const TopoOptions& o, HostWithDevices& host) {
   if (o.gpu_scene) {
     const auto scene = parse_scene(read_file(*o.gpu_scene));
     if (!scene.ok()) fail_topo(*o.gpu_scene, scene.status());
@@ -66,7 +67,7 @@ void add_gpus(const TopoOptions& o, HostTopology& host) {
   else fmt::print(stderr, "rondo topo: GPUs only by PCI: {}\n", machine.status().message());
 }
 
-std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host) {
+std::vector<DevicePlacement> places_of(const TopoOptions& o, const HostWithDevices& host) {
   std::vector<int> gpus;
   const bool by_gpu = o.gpus || (o.ranks == 0 && !host.gpus.empty());
   if (by_gpu) gpus = usable_gpus(host);
@@ -85,7 +86,7 @@ std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host)
     for (size_t r = count; r < static_cast<size_t>(ranks); ++r) gpus.push_back(gpus[r % count]);
     gpus.resize(static_cast<size_t>(ranks));
   }
-  auto places = place_ranks(host, {ranks, gpus});
+  auto places = place_ranks_and_devices(host, ranks, gpus);
   if (!places.ok()) fail_topo("", places.status());
   return *places;
 }
@@ -101,7 +102,7 @@ void run(const TopoOptions& o) {
     if (!cpus.ok()) fail_topo("--cpus", cpus.status());
     restrict_pus(*host, *cpus);
   }
-  const std::vector<Placement> places = places_of(o, *host);
+  const std::vector<DevicePlacement> places = places_of(o, *host);
   const auto order = local_order(*host, places);
   fmt::print("{}\n{}\n{}", describe_host(*host), describe_places(*host, places), describe_ring(*host, places, order));
   if (o.svg) write_file(*o.svg, host_svg(*host, places, order));

@@ -19,6 +19,7 @@
 
 #include "commands.h"
 #include "trace/export.h"
+#include "trace/read_trace.h"
 #include "trace/selection.h"
 #include "trace/timeline.h"
 

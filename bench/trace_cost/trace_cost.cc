@@ -24,7 +24,7 @@
 
 #include "rondo/communicator.h"
 #include "rondo/trace.h"
-#include "trace/trace_file.h"
+#include "trace/read_trace.h"
 
 namespace {
 

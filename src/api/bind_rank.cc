@@ -9,9 +9,7 @@ namespace rondo {
 namespace {
 
 Expected<HostTopology> read_processor() {
-  HostSource source;
-  source.devices = false;  // reading devices takes longer, and Settings::gpu_numa is sufficient
-  RONDO_TRY_ASSIGN(HostTopology host, read_host(source));
+  RONDO_TRY_ASSIGN(HostTopology host, read_processors());
   if (!host.this_machine)
     return Status(StatusCode::kUnsupported,
                   "hwloc is set to describe another machine (HWLOC_XMLFILE, HWLOC_SYNTHETIC)");

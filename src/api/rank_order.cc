@@ -24,9 +24,7 @@ bool may_have_order(const std::vector<cpu_set_t>& masks) {
 // Returns the order on this rank's host: first its ring, then its groups, as local ranks. Empty if there is none.
 std::vector<int32_t> look(const std::vector<cpu_set_t>& masks) {
   if (!may_have_order(masks)) return {};
-  HostSource source;
-  source.devices = false;
-  const auto host = read_host(source);
+  const auto host = read_processors();
   if (!host.ok()) return {};
   const auto order = local_order(*host, masks);
   if (!order) return {};

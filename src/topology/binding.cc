@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "topology/host_text.h"
 #include "topology/places.h"
 
 namespace rondo {
@@ -32,40 +31,28 @@ Expected<Binding> choose_binding(const HostTopology& host, std::span<const RankC
   for (Pu& pu : mine.pus)
     pu.allowed = true;  // the ranks' masks define the allowed CPUs; this process's own mask may be narrower
   restrict_pus(mine, numbers_of(ranks[rank].cpus));
-  // Only the GPU's NUMA node matters here: the copied topology gets one GPU on that node.
-  std::vector<int> gpus;
   size_t among = 0, index = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (!same(ranks[r], ranks[rank])) continue;
     if (r < rank) ++index;
     ++among;
   }
-  mine.gpus.clear();
-  mine.nics.clear();
+  std::vector<GpuPlace> gpus;
   if (ranks[rank].gpu_numa >= 0) {
-    HostGpu gpu;
+    GpuPlace gpu;
     for (size_t n = 0; n < mine.nodes.size(); ++n)
-      if (mine.nodes[n].os == ranks[rank].gpu_numa) {
-        gpu.numa = static_cast<int>(n);
-        gpu.package = mine.nodes[n].package;
-      }
-    mine.gpus.push_back(gpu);
-    gpus.assign(among, 0);
+      if (mine.nodes[n].os == ranks[rank].gpu_numa) gpu = {mine.nodes[n].package, static_cast<int>(n)};
+    gpus.assign(among, gpu);
   }
-  RONDO_TRY_ASSIGN(std::vector<Placement> places, place_ranks(mine, {static_cast<int>(among), gpus}));
-  Placement& place = places[index];
+  RONDO_TRY_ASSIGN(const std::vector<Placement> places, place_ranks(mine, static_cast<int>(among), gpus));
+  const Placement& place = places[index];
   Binding b;
   CPU_ZERO(&b.cpus);
   const std::vector<int> os = os_numbers(mine, to == BindTo::kNuma ? node_pus(mine, place) : place.pus);
   for (const int cpu : os)
     if (cpu < CPU_SETSIZE) CPU_SET(cpu, &b.cpus);
-  const bool away = place.away;
-  place.gpu = -1;
-  place.away = false;
-  b.text = to == BindTo::kNuma
-               ? fmt::format("NUMA node {} (CPU{} {})", place.numa, os.size() == 1 ? "" : "s", cpu_list_text(os))
-               : describe_place(mine, place);
-  if (away) b.text += ", since the mask has no CPU next to its GPU";
+  b.text = to == BindTo::kNuma ? fmt::format("NUMA node {} ({})", place.numa, cpus_text(os)) : place_text(mine, place);
+  if (place.away) b.text += ", since the mask has no CPU next to its GPU";
   return b;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "rondo/status.h"
 #include "topology/host.h"
 
 namespace rondo {

@@ -1,25 +1,13 @@
-// A host's GPUs and the links between them, as plain data. probe.h reads this machine; a text file describes another
-// one, so that rondo's choices for it can be shown.
+// A host's GPUs and the links between them, as plain data. probe.h reads this machine. `rondo info --machine` reads a
+// description of another one (tools/topology/scene.h), so that rondo's choices for it can be shown.
 //
-// The text has lines "word key=value ...", in this order; '#' begins a comment:
-//
-//   machine  host=NAME cpu=intel|amd|arm|other driver=12.4 nvml=550.54.15|none iommu=on|off|unknown acs=on|off|unknown
-//   device   0 name="NVIDIA H100" uuid=GPU-... pci=0000:1b:00.0 capability=9.0 multiprocessors=132 memory_gib=80
-//            memory_gbps=3352 pcie=gen5x16 numa=0 switch_links=18 [mig=yes]          (one line)
-//   pair     0 1 access=yes|no atomics=yes|no nvlinks=4 path=pix [refused="why"]
-//            both directions; * is every device; a later line adds to earlier lines of a pair
-//   rank     host=0 process=1 device=0 [container=1]
-//            optional: the communicating ranks
-//
-// Missing values have the defaults of the structs below. Thread safety: values.
+// Thread safety: values.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "rondo/status.h"
 
 namespace rondo {
 
@@ -37,7 +25,6 @@ std::string_view path_name(PciPath path);  // "pix"
 std::string_view path_text(PciPath path);  // "one PCIe switch"
 
 enum class CpuVendor : uint8_t { kIntel, kAmd, kArm, kOther };
-std::string_view cpu_name(CpuVendor cpu);
 
 enum class Known : uint8_t { kNo, kYes, kUnknown };
 
@@ -84,15 +71,5 @@ struct RankPlace {
   uint32_t device = 0;     // index into GpuMachine::devices, if `host` is the described machine
   uint64_t container = 0;  // equal numbers: each can open the other's IPC handles and files
 };
-
-struct GpuScene {
-  GpuMachine machine;
-  std::vector<RankPlace> ranks;  // empty: one process per device
-};
-
-/// Errors: kInvalidArgument naming line and word.
-Expected<GpuScene> parse_scene(std::string_view text);
-/// parse_scene(scene_text(s)) is s.
-std::string scene_text(const GpuScene& scene);
 
 }  // namespace rondo

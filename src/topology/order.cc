@@ -136,18 +136,7 @@ void walk(const Hops& hops, const std::vector<int>& ranks, std::vector<int>& rin
   for (const int c : cluster_order(hops, clusters)) walk(hops, clusters[static_cast<size_t>(c)], ring);
 }
 
-template <class Visit>
-void each_hop(const Hops& hops, std::span<const int> ring, Visit&& visit) {
-  for (size_t i = 0; i < ring.size() && ring.size() > 1; ++i) visit(hops.at(ring[i], ring[(i + 1) % ring.size()]));
-}
-
 }  // namespace
-
-std::string_view crossing_name(Crossing crossing) {
-  constexpr std::array<std::string_view, kNumCrossings> kNames = {"same core", "shared cache", "NUMA node", "NUMA link",
-                                                                  "socket link"};
-  return kNames[static_cast<size_t>(crossing)];
-}
 
 Hops::Hops(const HostTopology& host, std::span<const Placement> places) : Hops(static_cast<int>(places.size())) {
   for (int a = 0; a < n_; ++a)
@@ -163,17 +152,6 @@ std::vector<int> ring_order(const Hops& hops) {
   std::iota(ranks.begin(), ranks.end(), 0);
   walk(hops, ranks, ring);
   return ring;
-}
-
-OrderCost ring_cost(const Hops& hops, std::span<const int> ring) {
-  OrderCost cost;
-  each_hop(hops, ring, [&](const Hop& hop) { cost += hop; });
-  return cost;
-}
-std::array<int, kNumCrossings> ring_crossings(const Hops& hops, std::span<const int> ring) {
-  std::array<int, kNumCrossings> counts{};
-  each_hop(hops, ring, [&](const Hop& hop) { ++counts[static_cast<size_t>(hop.crossing)]; });
-  return counts;
 }
 
 }  // namespace rondo

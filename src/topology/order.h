@@ -22,7 +22,6 @@
 #include <compare>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "topology/places.h"
@@ -38,7 +37,6 @@ enum class Crossing : uint8_t {
   kSocketLink,  // between packages
 };
 inline constexpr size_t kNumCrossings = 5;
-std::string_view crossing_name(Crossing crossing);  // "socket link"
 
 struct Hop {
   Crossing crossing = Crossing::kNothing;
@@ -82,9 +80,5 @@ inline constexpr int kMostExact = 12;
 /// The ranks in ring order, rank 0 first; the last one is followed by rank 0. O(2^n n^2) up to kMostExact ranks, then
 /// O(n^2).
 std::vector<int> ring_order(const Hops& hops);
-
-OrderCost ring_cost(const Hops& hops, std::span<const int> ring);
-/// Number of hops over each kind of link, by Crossing. A ring of two has two hops, a ring of one has none.
-std::array<int, kNumCrossings> ring_crossings(const Hops& hops, std::span<const int> ring);
 
 }  // namespace rondo

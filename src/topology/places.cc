@@ -73,7 +73,7 @@ struct Near {
   std::vector<int> cores;
   bool away = false;
 };
-Near cores_near(const HostTopology& host, const std::vector<int>& allowed, const HostGpu& gpu) {
+Near cores_near(const HostTopology& host, const std::vector<int>& allowed, const GpuPlace& gpu) {
   const auto those = [&](auto&& belongs) {
     std::vector<int> cores;
     for (const int c : allowed)
@@ -88,68 +88,27 @@ Near cores_near(const HostTopology& host, const std::vector<int>& allowed, const
   return {allowed, gpu.numa >= 0 || gpu.package >= 0};
 }
 
-// Smaller is nearer.
-std::tuple<int, int> nic_distance(const HostTopology& host, const Placement& p, const HostNic& nic) {
-  if (p.gpu >= 0) {
-    const HostGpu& gpu = host.gpus[static_cast<size_t>(p.gpu)];
-    if (const PciWay way = pci_way(host, gpu.pci, nic.pci);
-        way.path != PciPath::kUnknown && way.path != PciPath::kSystem)
-      return {static_cast<int>(way.path), way.num_switches};
-    constexpr int kSameNode = static_cast<int>(PciPath::kNumaNode), kFarther = static_cast<int>(PciPath::kSystem);
-    if (gpu.numa >= 0 && gpu.numa == nic.numa) return {kSameNode, 0};
-    return {kFarther, gpu.package >= 0 && gpu.package == nic.package ? 0 : 1};
-  }
-  if (nic.numa >= 0 && nic.numa == p.numa) return {0, 0};
-  return {1, nic.package >= 0 && nic.package == p.package ? 0 : 1};
-}
-
-void choose_nics(const HostTopology& host, std::vector<Placement>& places) {
-  const bool any_rdma = std::any_of(host.nics.begin(), host.nics.end(), [](const HostNic& n) { return n.rdma; });
-  std::vector<int> users(host.nics.size(), 0);
-  for (Placement& p : places) {
-    for (size_t i = 0; i < host.nics.size(); ++i) {
-      if (any_rdma && !host.nics[i].rdma) continue;
-      const auto key = [&](size_t nic) { return std::tuple(nic_distance(host, p, host.nics[nic]), users[nic]); };
-      if (p.nic < 0 || key(i) < key(static_cast<size_t>(p.nic))) p.nic = static_cast<int>(i);
-    }
-    if (p.nic >= 0) ++users[static_cast<size_t>(p.nic)];
-  }
-}
-
 }  // namespace
 
-Expected<std::vector<Placement>> place_ranks(const HostTopology& host, const PlaceRequest& request) {
-  const auto wrong = [](std::string what) { return Status(StatusCode::kInvalidArgument, std::move(what)); };
-  if (request.num_ranks < 1) return wrong(fmt::format("{} ranks cannot be placed", request.num_ranks));
-  if (!request.gpus.empty() && request.gpus.size() != static_cast<size_t>(request.num_ranks))
-    return wrong(fmt::format("{} GPUs are named for {} ranks", request.gpus.size(), request.num_ranks));
+Expected<std::vector<Placement>> place_ranks(const HostTopology& host, int num_ranks, std::span<const GpuPlace> gpus) {
+  RONDO_CHECK(gpus.empty() || std::ssize(gpus) == num_ranks);
+  if (num_ranks < 1) return Status(StatusCode::kInvalidArgument, fmt::format("{} ranks cannot be placed", num_ranks));
   const std::vector<int> cores = allowed_cores(host);
-  if (cores.empty()) return wrong("no CPU is allowed");
-  std::vector<Placement> places;
-  if (request.gpus.empty()) {
-    places = place_on(host, cores, request.num_ranks);
-  } else {
-    places.resize(request.gpus.size());
-    std::map<std::vector<int>, std::vector<size_t>> ranks_of;  // by shared cores
-    std::vector<bool> away(places.size(), false);
-    for (size_t r = 0; r < places.size(); ++r) {
-      const int g = request.gpus[r];
-      if (g < 0 || static_cast<size_t>(g) >= host.gpus.size())
-        return wrong(fmt::format("rank {}: there is no GPU {}: there are {}", r, g, host.gpus.size()));
-      Near near = cores_near(host, cores, host.gpus[static_cast<size_t>(g)]);
-      away[r] = near.away;
-      ranks_of[std::move(near.cores)].push_back(r);
-    }
-    for (const auto& [shared, ranks] : ranks_of) {
-      std::vector<Placement> theirs = place_on(host, shared, static_cast<int>(ranks.size()));
-      for (size_t i = 0; i < ranks.size(); ++i) places[ranks[i]] = std::move(theirs[i]);
-    }
-    for (size_t r = 0; r < places.size(); ++r) {
-      places[r].gpu = request.gpus[r];
-      places[r].away = away[r];
-    }
+  if (cores.empty()) return Status(StatusCode::kInvalidArgument, "no CPU is allowed");
+  if (gpus.empty()) return place_on(host, cores, num_ranks);
+  std::vector<Placement> places(gpus.size());
+  std::map<std::vector<int>, std::vector<size_t>> ranks_of;  // by shared cores
+  std::vector<bool> away(places.size());
+  for (size_t r = 0; r < places.size(); ++r) {
+    Near near = cores_near(host, cores, gpus[r]);
+    away[r] = near.away;
+    ranks_of[std::move(near.cores)].push_back(r);
   }
-  choose_nics(host, places);
+  for (const auto& [shared, ranks] : ranks_of) {
+    std::vector<Placement> theirs = place_on(host, shared, static_cast<int>(ranks.size()));
+    for (size_t i = 0; i < ranks.size(); ++i) places[ranks[i]] = std::move(theirs[i]);
+  }
+  for (size_t r = 0; r < places.size(); ++r) places[r].away = away[r];
   return places;
 }
 
@@ -161,11 +120,15 @@ std::vector<int> node_pus(const HostTopology& host, const Placement& place) {
   return pus;
 }
 
-std::vector<int> usable_gpus(const HostTopology& host) {
-  std::vector<int> gpus;
-  for (size_t g = 0; g < host.gpus.size(); ++g)
-    if (host.gpu_machine.devices.empty() || host.gpus[g].device >= 0) gpus.push_back(static_cast<int>(g));
-  return gpus;
+std::string cpus_text(const std::vector<int>& os_numbers) {
+  return fmt::format("CPU{} {}", os_numbers.size() == 1 ? "" : "s", cpu_list_text(os_numbers));
+}
+
+std::string place_text(const HostTopology& host, const Placement& place) {
+  std::string text = fmt::format("core {} ({})", place.core, cpus_text(os_numbers(host, place.pus)));
+  if (place.numa >= 0) text += fmt::format(" of NUMA node {}", place.numa);
+  if (place.shared) text += ", shared with other ranks";
+  return text;
 }
 
 }  // namespace rondo

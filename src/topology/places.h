@@ -1,4 +1,4 @@
-// The places of a host's ranks: PUs, GPU and NIC. Pure functions of a description, equal on all ranks with equal
+// The places of a host's ranks on its cores. Pure functions of a description, equal on all ranks with equal
 // descriptions.
 //
 // Ranks without GPUs are distributed evenly over the allowed cores in the machine's order: n ranks on C cores get the
@@ -15,35 +15,35 @@
 #include <string>
 #include <vector>
 
+#include "rondo/status.h"
 #include "topology/host.h"
 
 namespace rondo {
 
 /// The place of a rank. Indices are HostTopology's.
 struct Placement {
-  int gpu = -1;
   int core = -1;
   int package = -1, numa = -1;  // the core's
   std::vector<int> pus;         // of the core: all of them if the rank has it to itself, else the rank's share
   bool shared = false;          // another rank uses the same PUs
   bool away = false;            // its GPU's NUMA node has no allowed core
-  int nic = -1;                 // the nearest, see below
 };
 
-struct PlaceRequest {
-  int num_ranks = 0;
-  std::span<const int> gpus = {};  // one per rank; empty: no GPUs
+/// The place of a rank's GPU; -1: unknown.
+struct GpuPlace {
+  int package = -1, numa = -1;
 };
 
-/// By rank. The NIC is an RDMA device, if there are any: the one with the shortest PCI path to the rank's GPU, else on
-/// the core's NUMA node, else in its package; among equals the one with the fewest ranks. Errors: kInvalidArgument (no
-/// rank, no allowed PU, a nonexistent GPU). O(ranks * NICs + PUs).
-Expected<std::vector<Placement>> place_ranks(const HostTopology& host, const PlaceRequest& request);
+/// By rank. `gpus`: one per rank; empty: no GPUs. Errors: kInvalidArgument (no rank, no allowed PU). O(ranks + PUs).
+Expected<std::vector<Placement>> place_ranks(const HostTopology& host, int num_ranks,
+                                             std::span<const GpuPlace> gpus = {});
 
 /// The allowed PUs of the rank's NUMA node; without nodes, all allowed PUs.
 std::vector<int> node_pus(const HostTopology& host, const Placement& place);
 
-/// The GPUs for one rank each: gpu_machine's, or all if that is unknown.
-std::vector<int> usable_gpus(const HostTopology& host);
+/// "core 3 (CPUs 3,35) of NUMA node 0"
+std::string place_text(const HostTopology& host, const Placement& place);
+/// "CPUs 3,35"
+std::string cpus_text(const std::vector<int>& os_numbers);
 
 }  // namespace rondo

@@ -2,14 +2,10 @@
 //
 //   "RONDOTR2" | header: identity, clocks, counts | host | why | plans | spans | records, the oldest first
 //
-// The reader checks sizes, indices and enum values: a truncated file, another version or a handmade file gives an error
-// and never a crash.
-//
-// Thread safety: values.
+// Its reader is tools/trace/read_trace.h. Thread safety: values.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,9 +38,6 @@ struct TraceFile {
     const TracedPlan& p = plans[r.plan];
     return p.lanes.empty() ? nullptr : &p.lanes[r.lane][r.pc];
   }
-  /// The message number on the step's port of the flat list recv[0..], send[0..]; nothing if it was overwritten or the
-  /// instruction has no connections. `index` is the step's place in `records`.
-  std::optional<uint32_t> message_number(size_t index, size_t port) const;
 };
 
 /// "node7 <boot id>" of this machine.
@@ -52,15 +45,58 @@ std::string this_host();
 
 /// The bytes before the records. The records follow in one or two pieces of the ring.
 std::string encode_trace_head(const TraceFile& head, uint64_t num_records);
-/// Errors: kInvalidArgument with the fault and its byte. O(bytes).
-Expected<TraceFile> decode_trace(std::string_view bytes);
-/// Errors: kSystem (cannot be read), kInvalidArgument (not a trace, or damaged), both with the path.
-Expected<TraceFile> read_trace(const std::string& path);
-/// All *.rtrace files of a directory, sorted by communicator and rank; or the single file `path`. Errors: those of
-/// read_trace; kInvalidArgument if there is none.
-Expected<std::vector<TraceFile>> read_traces(const std::string& path);
-
 /// write_whole_file, creating missing directories. Errors: kSystem, kExhausted.
 Status write_file(const std::string& path, std::span<const std::string_view> pieces);
+
+// --- the fields of the file, for writing and reading (base/codec.h) ---
+
+template <class C>
+void fields(C& c, TracedConnection& t) {
+  c(t.writer, t.reader, t.tag, t.group, t.form);
+}
+
+template <class C>
+void fields(C& c, TracedInstruction& i) {
+  c(i.verb, i.flags, i.src_buffer, i.dst_buffer, i.src_chunk, i.dst_chunk, i.recv, i.send, i.recv_peers, i.send_peers);
+  if constexpr (C::kDecodes)
+    if (verb_name(i.verb) == "?" || i.src_buffer > Buffer::kScratch || i.dst_buffer > Buffer::kScratch) {
+      i = {};  // no value that is none of its type
+      c.fail();
+    }
+}
+
+template <class C>
+void fields(C& c, TracedPlan& p) {
+  uint64_t shape = p.shape.packed(), count_elems = p.shape.count_elems;
+  c(shape, count_elems);
+  if constexpr (C::kDecodes) p.shape = OperationShape::unpack(shape, count_elems);
+  c(p.algorithm, p.protocol, p.reason, p.loop_elems, p.num_loops, p.lanes);
+  if constexpr (C::kDecodes)
+    if (static_cast<int>(p.shape.collective) >= kNumCollectives || static_cast<int>(p.shape.dtype) >= kNumDtypes ||
+        static_cast<int>(p.shape.op) >= kNumOps || p.shape.row >= kNumRows)
+      c.fail();
+}
+
+template <class C>
+void fields(C& c, TraceSpan& s) {
+  c(s.track, s.name, s.begin, s.end);
+}
+
+template <class C>
+void fields(C& c, ClockPair& p) {
+  c(p.ticks, p.monotonic_ns, p.realtime_ns);
+}
+
+/// The fields of the header that TraceFile does not have.
+struct TraceLayout {
+  char magic[8] = {};
+  uint32_t record_bytes = 0, reserved = 0;
+  uint64_t num_records = 0;
+};
+template <class C>
+void header_fields(C& c, TraceFile& f, TraceLayout& l) {
+  c(l.magic, l.record_bytes, f.identity.rank, f.identity.nranks, l.reserved, f.identity.communicator, f.pid,
+    f.clock_offset_ns, f.start, f.end, f.num_written, l.num_records);
+}
 
 }  // namespace rondo

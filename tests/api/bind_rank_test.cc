@@ -85,7 +85,7 @@ TEST_F(BindRank, NothingIsBoundUnasked) {
 }
 
 TEST_F(BindRank, EachRankGetsACoreOfItsOwn) {
-  const auto host = read_host({.devices = false});
+  const auto host = read_processors();
   ASSERT_TRUE(host.ok()) << host.status().to_string();
   if (host->cores.size() < 2 || before_.size() != host->pus.size()) GTEST_SKIP() << "needs a machine of two cores";
   in_two_processes([&](Rank rank, const UniqueId& id) {

@@ -4,8 +4,8 @@
 
 #include "fsdp/training.h"
 #include "rondo/trace.h"
+#include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
-#include "trace/trace_file.h"
 
 namespace rondo::fsdp::testing {
 

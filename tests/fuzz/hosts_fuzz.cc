@@ -3,8 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "topology/host.h"
-#include "topology/host_reader.h"
+#include "topology/host_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

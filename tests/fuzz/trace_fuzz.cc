@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "trace/export.h"
+#include "trace/read_trace.h"
 #include "trace/timeline.h"
-#include "trace/trace_file.h"
 
 namespace {
 

@@ -10,6 +10,7 @@
 #include "topology/host_svg.h"
 #include "topology/host_text.h"
 #include "topology/hosts.h"
+#include "topology/scene.h"
 
 namespace rondo::testing {
 namespace {
@@ -38,19 +39,19 @@ class HostGolden : public ::testing::TestWithParam<Case> {
   }
 };
 
-Expected<HostTopology> read_case(const Case& c) {
-  RONDO_TRY_ASSIGN(HostTopology host, read_host(c.synthetic != nullptr ? synthetic(c.synthetic) : gpu_box()));
+Expected<HostWithDevices> read_case(const Case& c) {
+  RONDO_TRY_ASSIGN(HostWithDevices host, read_host(c.synthetic != nullptr ? synthetic(c.synthetic) : gpu_box()));
   if (c.scene == nullptr) return host;
   RONDO_TRY_ASSIGN(const GpuScene scene, parse_scene(read_text(tests_folder() + "machines/" + c.scene + ".txt")));
   join_gpus(host, scene.machine);
   return host;
 }
 
-std::vector<Placement> places_of(const Case& c, const HostTopology& host) {
+std::vector<DevicePlacement> places_of(const Case& c, const HostWithDevices& host) {
   const std::vector<int> gpus = c.ranks == 0 ? usable_gpus(host) : std::vector<int>();
-  auto places = place_ranks(host, {c.ranks == 0 ? static_cast<int>(gpus.size()) : c.ranks, gpus});
+  auto places = place_ranks_and_devices(host, c.ranks == 0 ? static_cast<int>(gpus.size()) : c.ranks, gpus);
   EXPECT_TRUE(places.ok()) << places.status().to_string();
-  return places.ok() ? *places : std::vector<Placement>();
+  return places.ok() ? *places : std::vector<DevicePlacement>();
 }
 
 TEST_P(HostGolden, IsWhatIsWritten) {
@@ -209,7 +210,7 @@ TEST_F(HostReader, ThisMachine) {
       EXPECT_EQ(&host->cores[static_cast<size_t>(host->pus[static_cast<size_t>(pu)].core)], &core);
   }
   for (const int n : {1, 2, 5}) {
-    const auto places = place_ranks(*host, {n, {}});
+    const auto places = place_ranks(*host, n);
     ASSERT_TRUE(places.ok());
     EXPECT_EQ(ring_order(Hops(*host, *places)).size(), static_cast<size_t>(n));
   }

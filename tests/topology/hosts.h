@@ -5,8 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "topology/host.h"
-#include "topology/host_reader.h"
+#include "topology/host_source.h"
 
 namespace rondo::testing {
 

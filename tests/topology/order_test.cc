@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "topology/host_text.h"
 #include "topology/hosts.h"
 #include "topology/order.h"
 
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t index_of(Crossing c) { return static_cast<size_t>(c); }
 
 std::vector<Placement> placed(const HostTopology& host, int ranks) {
-  auto places = place_ranks(host, {ranks, {}});
+  auto places = place_ranks(host, ranks);
   EXPECT_TRUE(places.ok()) << places.status().to_string();
   return places.ok() ? *places : std::vector<Placement>();
 }
@@ -26,6 +27,12 @@ void expect_permutation_from_0(const std::vector<int>& ring, int n) {
   ASSERT_EQ(ring.size(), static_cast<size_t>(n));
   EXPECT_EQ(ring.front(), 0);
   EXPECT_EQ(std::set<int>(ring.begin(), ring.end()).size(), ring.size());
+}
+
+OrderCost ring_cost(const Hops& hops, const std::vector<int>& ring) {
+  OrderCost cost;
+  for (size_t i = 0; i < ring.size() && ring.size() > 1; ++i) cost += hops.at(ring[i], ring[(i + 1) % ring.size()]);
+  return cost;
 }
 
 OrderCost cheapest_ring(const Hops& hops) {

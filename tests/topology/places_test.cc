@@ -12,10 +12,16 @@
 namespace rondo::testing {
 namespace {
 
-std::vector<Placement> placed(const HostTopology& host, int ranks, std::span<const int> gpus = {}) {
-  auto places = place_ranks(host, {ranks, gpus});
+std::vector<Placement> placed(const HostTopology& host, int ranks) {
+  auto places = place_ranks(host, ranks);
   EXPECT_TRUE(places.ok()) << places.status().to_string();
   return places.ok() ? *places : std::vector<Placement>();
+}
+
+std::vector<DevicePlacement> placed(const HostWithDevices& host, int ranks, std::span<const int> gpus) {
+  auto places = place_ranks_and_devices(host, ranks, gpus);
+  EXPECT_TRUE(places.ok()) << places.status().to_string();
+  return places.ok() ? *places : std::vector<DevicePlacement>();
 }
 
 template <class Key>
@@ -112,8 +118,8 @@ TEST(Places, WholeCoresBeforeHardwareThreads) {
   EXPECT_FALSE(placed(mixed, 6)[0].shared);
 }
 
-HostTopology with_gpus() {
-  HostTopology host = grid_host({2, 2, 1, 4, 1});
+HostWithDevices with_gpus() {
+  HostWithDevices host{grid_host({2, 2, 1, 4, 1})};
   for (const int numa : {1, 1, 3, -1}) {
     HostGpu gpu;
     gpu.numa = numa;
@@ -124,14 +130,14 @@ HostTopology with_gpus() {
 }
 
 TEST(Places, OfGpusAreTheCoresNextToThem) {
-  HostTopology host = with_gpus();
+  HostWithDevices host = with_gpus();
   const std::vector<int> gpus = {2, 0, 1, 3};
   const auto places = placed(host, 4, gpus);
   EXPECT_EQ(places[0].core, 12);
   EXPECT_EQ(places[1].core, 4);
   EXPECT_EQ(places[2].core, 6) << "two GPUs share a node's four cores";
   EXPECT_EQ(places[3].core, 0) << "nothing is known of its place: all cores";
-  for (const Placement& p : places) EXPECT_FALSE(p.away);
+  for (const DevicePlacement& p : places) EXPECT_FALSE(p.away);
   restrict_pus(host, std::vector<int>{0, 1, 2, 8});  // none of node 1, one of package 1
   const auto restricted = placed(host, 4, gpus);
   EXPECT_TRUE(restricted[0].away && restricted[1].away);
@@ -140,7 +146,7 @@ TEST(Places, OfGpusAreTheCoresNextToThem) {
 }
 
 TEST(Places, TheNearestNicAndAmongEqualOnesTheLeastUsed) {
-  HostTopology host = with_gpus();
+  HostWithDevices host = with_gpus();
   const auto nic = [&](const char* name, bool rdma, int numa) {
     HostNic n;
     n.name = name;
@@ -150,30 +156,30 @@ TEST(Places, TheNearestNicAndAmongEqualOnesTheLeastUsed) {
     host.nics.push_back(n);
   };
   nic("eth0", false, 0);
-  const auto names = [&](const std::vector<Placement>& places) {
+  const auto names = [&](const std::vector<DevicePlacement>& places) {
     std::vector<std::string> found;
-    for (const Placement& p : places) found.push_back(host.nics[static_cast<size_t>(p.nic)].name);
+    for (const DevicePlacement& p : places) found.push_back(host.nics[static_cast<size_t>(p.nic)].name);
     return found;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(placed(host, 2)), (Names{"eth0", "eth0"}));
+  EXPECT_EQ(names(placed(host, 2, {})), (Names{"eth0", "eth0"}));
   nic("mlx5_0", true, 1);
   nic("mlx5_1", true, 1);
   nic("mlx5_2", true, 2);
-  EXPECT_EQ(names(placed(host, 4)), (Names{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_2"})) << "no rail is Ethernet";
+  EXPECT_EQ(names(placed(host, 4, {})), (Names{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_2"})) << "no rail is Ethernet";
   EXPECT_EQ(names(placed(host, 3, std::vector<int>{0, 1, 2})), (Names{"mlx5_0", "mlx5_1", "mlx5_2"}));
 }
 
 TEST(Places, WrongRequestsAreNamed) {
-  HostTopology host = with_gpus();
-  const std::pair<PlaceRequest, const char*> cases[] = {{{0, {}}, "0 ranks"}, {{-1, {}}, "-1 ranks"}};
-  for (const auto& [request, words] : cases)
-    EXPECT_NE(place_ranks(host, request).status().message().find(words), std::string::npos);
+  HostWithDevices host = with_gpus();
+  for (const auto& [ranks, words] : {std::pair{0, "0 ranks"}, {-1, "-1 ranks"}})
+    EXPECT_NE(place_ranks(host, ranks).status().message().find(words), std::string::npos);
   const std::vector<int> wrong = {0, 4};
-  EXPECT_NE(place_ranks(host, {2, wrong}).status().message().find("rank 1: there is no GPU 4"), std::string::npos);
-  EXPECT_NE(place_ranks(host, {3, wrong}).status().message().find("2 GPUs are named for 3"), std::string::npos);
+  const auto refusal = [&](int ranks) { return place_ranks_and_devices(host, ranks, wrong).status().to_string(); };
+  EXPECT_NE(refusal(2).find("rank 1: there is no GPU 4"), std::string::npos);
+  EXPECT_NE(refusal(3).find("2 GPUs are named for 3"), std::string::npos);
   restrict_pus(host, std::vector<int>{99});
-  EXPECT_NE(place_ranks(host, {1, {}}).status().message().find("no CPU is allowed"), std::string::npos);
+  EXPECT_NE(place_ranks(host, 1).status().message().find("no CPU is allowed"), std::string::npos);
 }
 
 TEST(CpuLists, ThereAndBack) {

@@ -11,6 +11,7 @@
 #include "device/topology/nvml.h"
 #include "device/topology/probe.h"
 #include "support/fake_cuda/fake_machine.h"
+#include "topology/scene.h"
 
 namespace rondo::testing {
 namespace {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <random>
 
+#include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
 
 namespace rondo::testing {
@@ -128,13 +129,13 @@ TEST(TraceFile, MessageNumbersOfManyPorts) {
   f.num_written = f.records.size();
   auto back = decode_trace(encode(f));
   ASSERT_TRUE(back.ok()) << back.status().to_string();
-  for (uint32_t port = 0; port < 20; ++port) EXPECT_EQ(back->message_number(0, port), 100 + port) << port;
-  EXPECT_EQ(back->message_number(0, 20), 200u);
-  EXPECT_EQ(back->message_number(0, 21), 120u);
-  EXPECT_EQ(back->message_number(0, 22), std::nullopt);
+  for (uint32_t port = 0; port < 20; ++port) EXPECT_EQ(message_number(*back, 0, port), 100 + port) << port;
+  EXPECT_EQ(message_number(*back, 0, 20), 200u);
+  EXPECT_EQ(message_number(*back, 0, 21), 120u);
+  EXPECT_EQ(message_number(*back, 0, 22), std::nullopt);
   back->records.pop_back();  // overwritten
-  EXPECT_EQ(back->message_number(0, 12), 112u);
-  EXPECT_EQ(back->message_number(0, 13), std::nullopt);
+  EXPECT_EQ(message_number(*back, 0, 12), 112u);
+  EXPECT_EQ(message_number(*back, 0, 13), std::nullopt);
 }
 
 TraceFile sample_file() {

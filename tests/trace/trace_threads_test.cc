@@ -14,6 +14,7 @@
 #include "trace/chrome_validator.h"
 #include "trace/export.h"
 #include "trace/flight_record.h"
+#include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
 
 namespace rondo::testing {

@@ -13,6 +13,7 @@
 #include "support/spawn.h"
 #include "trace/chrome_validator.h"
 #include "trace/export.h"
+#include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
 #include "trace/timeline.h"
 

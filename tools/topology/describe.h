@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "topology/scene.h"
 #include "topology/select.h"
 
 namespace rondo {

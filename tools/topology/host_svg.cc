@@ -61,8 +61,11 @@ size_t columns_for(size_t n) { return n <= 4 ? std::max<size_t>(n, 1) : n <= 16 
 
 class Drawing {
  public:
-  Drawing(const HostTopology& host, std::span<const Placement> places, const std::optional<LocalOrder>& order)
-      : host_(host), places_(places), ring_(ring_of(places, order)), hops_(host, places) {}
+  Drawing(const HostWithDevices& host, std::span<const DevicePlacement> places, const std::optional<LocalOrder>& order)
+      : host_(host),
+        places_(places),
+        ring_(ring_of(places, order)),
+        hops_(host, std::vector<Placement>(places.begin(), places.end())) {}
 
   std::string draw() {
     Box root = machine();
@@ -236,7 +239,7 @@ class Drawing {
     std::map<std::pair<int, int>, int> seen;
     std::string out;
     for (size_t r = 0; r < places_.size(); ++r) {
-      const Placement& p = places_[r];
+      const DevicePlacement& p = places_[r];
       Point at = p.gpu >= 0 ? gpu_at_[p.gpu] : core_at_[p.core];
       const int nth = seen[{p.gpu, p.gpu >= 0 ? -1 : p.core}]++;
       at.first += 10 * nth;
@@ -307,8 +310,8 @@ class Drawing {
     return out;
   }
 
-  const HostTopology& host_;
-  const std::span<const Placement> places_;
+  const HostWithDevices& host_;
+  const std::span<const DevicePlacement> places_;
   const std::vector<int> ring_;
   const Hops hops_;
   std::map<int, Point> core_at_, gpu_at_;
@@ -317,7 +320,7 @@ class Drawing {
 
 }  // namespace
 
-std::string host_svg(const HostTopology& host, std::span<const Placement> places,
+std::string host_svg(const HostWithDevices& host, std::span<const DevicePlacement> places,
                      const std::optional<LocalOrder>& order) {
   return Drawing(host, places, order).draw();
 }

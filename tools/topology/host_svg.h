@@ -7,14 +7,12 @@
 #include <span>
 #include <string>
 
-#include "topology/host.h"
-#include "topology/local_order.h"
-#include "topology/places.h"
+#include "topology/host_devices.h"
 
 namespace rondo {
 
 /// `order`: as in describe_ring (host_text.h).
-std::string host_svg(const HostTopology& host, std::span<const Placement> places,
+std::string host_svg(const HostWithDevices& host, std::span<const DevicePlacement> places,
                      const std::optional<LocalOrder>& order);
 
 }  // namespace rondo

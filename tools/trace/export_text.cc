@@ -1,6 +1,7 @@
 #include "trace/export_text.h"
 
 #include "trace/export.h"
+#include "trace/read_trace.h"
 
 namespace rondo {
 namespace {
@@ -39,7 +40,7 @@ std::string port_members(const TraceFile& file, size_t index, const TracedInstru
     text += fmt::format(",\"{}_peers\":{},\"num_{}_peers\":{}", what, ranks_text(peers), what, peers.size());
     if (connections.empty()) return;
     text += fmt::format(",\"{}_tag\":{},\"{}_group\":{}", what, connections[0].tag, what, connections[0].group);
-    if (const auto number = file.message_number(index, first_port))
+    if (const auto number = message_number(file, index, first_port))
       text += fmt::format(",\"{}_message\":{}", what, *number);
   };
   add("recv", i.recv_peers, i.recv, 0);

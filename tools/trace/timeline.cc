@@ -5,6 +5,8 @@
 #include <map>
 #include <tuple>
 
+#include "trace/read_trace.h"
+
 namespace rondo {
 namespace {
 
@@ -49,7 +51,7 @@ void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbe
   const TracedInstruction* i = f.instruction(f.records[index]);
   if (i == nullptr) return;
   auto add = [&](const TracedConnection& c, size_t port, bool sends) {
-    const auto number = f.message_number(index, port);
+    const auto number = message_number(f, index, port);
     if (!number) return;
     const auto key = std::tuple(f.identity.communicator, uint64_t{f.records[index].channel}, c);
     const uint32_t connection = numbers.try_emplace(key, static_cast<uint32_t>(numbers.size())).first->second;

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "rondo/status.h"
 #include "topology/machine.h"
 
 namespace rondo {

@@ -19,6 +19,7 @@
 #include "support/spawn.h"
 #include "trace/chrome_validator.h"
 #include "trace/export.h"
+#include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
 
 namespace rondo::testing {

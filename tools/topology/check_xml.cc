@@ -1,11 +1,11 @@
 // Checks the structure of an XML text line by line, because hwloc refuses a file without the position of the error.
-// Declared in host_reader.h.
+// Declared in host_source.h.
 #include <fmt/format.h>
 
 #include <string>
 #include <vector>
 
-#include "topology/host_reader.h"
+#include "topology/host_source.h"
 
 namespace rondo {
 namespace {

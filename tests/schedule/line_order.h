@@ -1,13 +1,24 @@
-#include "schedule/line_order.h"
+// Checks that a schedule may run with a protocol whose lines carry their flags (LL, LL128).
+//
+// Such a message contains the data that was read for it, and therefore orders those reads before everything that
+// follows from it. It does not order other stores of a lane. A lane that reads or overwrites another lane's store on
+// its rank therefore needs a wait between them. The checker (checker.h) accepts any message as an order; this check is
+// stricter, for one rank and one loop. (Loops touch other elements.)
+//
+// Pure function. O(instructions x lanes).
+#pragma once
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "rondo/schedule.h"
+
 namespace rondo {
-namespace {
 
 // For each lane, the number of its instructions known to have finished.
 using Known = std::vector<uint32_t>;
@@ -19,9 +30,8 @@ struct Access {
   Known known;  // at its execution
 };
 
-}  // namespace
-
-std::optional<std::string> store_without_wait(const RankSchedule& s) {
+/// Nothing if waits order all stores; else a text with two instructions that they do not order.
+inline std::optional<std::string> store_without_wait(const RankSchedule& s) {
   const size_t num_lanes = s.lanes.size();
   std::vector<Known> now(num_lanes, Known(num_lanes, 0));
   std::vector<std::vector<Known>> after(num_lanes);  // after each instruction

@@ -11,13 +11,10 @@ namespace rondo {
 namespace {
 
 std::string plural(size_t n, std::string_view one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
-std::string cpus_text(const std::vector<int>& os) {
-  return fmt::format("CPU{} {}", os.size() == 1 ? "" : "s", cpu_list_text(os));
-}
 std::string times_text(int n) { return n == 1 ? "once" : n == 2 ? "twice" : fmt::format("{} times", n); }
 std::string link_text(double gbps) { return gbps > 0 ? fmt::format(", {:.3g} GB/s", gbps) : ""; }
 
-std::string caches_text(const HostTopology& host) {
+std::string caches_text(const HostWithDevices& host) {
   std::map<std::tuple<int, uint64_t, int>, int> kinds;  // (level, size, cores) -> count
   for (const DataCache& c : host.caches) ++kinds[{c.level, c.size_bytes, c.num_cores}];
   std::string text;
@@ -30,7 +27,7 @@ std::string caches_text(const HostTopology& host) {
 }
 
 // Items of `at` and below it; empty without GPUs and NICs.
-std::vector<PciItem> items_below(const HostTopology& host, const std::vector<std::vector<int>>& children, int at) {
+std::vector<PciItem> items_below(const HostWithDevices& host, const std::vector<std::vector<int>>& children, int at) {
   std::vector<PciItem> parts;
   for (const int child : children[static_cast<size_t>(at)])
     for (PciItem& item : items_below(host, children, child)) parts.push_back(std::move(item));
@@ -44,7 +41,7 @@ std::vector<PciItem> items_below(const HostTopology& host, const std::vector<std
   return {std::move(self)};
 }
 
-void add_item(const HostTopology& host, const PciItem& item, int depth, std::string& text) {
+void add_item(const HostWithDevices& host, const PciItem& item, int depth, std::string& text) {
   text += std::string(static_cast<size_t>(2 * depth), ' ');
   const PciNode* node = item.pci >= 0 ? &host.pci[static_cast<size_t>(item.pci)] : nullptr;
   if (item.gpu >= 0) {
@@ -69,7 +66,7 @@ void add_item(const HostTopology& host, const PciItem& item, int depth, std::str
 }
 
 // The cores of a node in a package, and its devices.
-void add_node(const HostTopology& host, int package, int numa, int depth, std::string& text) {
+void add_node(const HostWithDevices& host, int package, int numa, int depth, std::string& text) {
   const NumaNode& node = host.nodes[static_cast<size_t>(numa)];
   std::vector<int> os, allowed;
   size_t num_cores = 0;
@@ -132,6 +129,19 @@ std::string hop_text(const Hop& hop) {
 
 }  // namespace
 
+std::string_view crossing_name(Crossing crossing) {
+  constexpr std::array<std::string_view, kNumCrossings> kNames = {"same core", "shared cache", "NUMA node", "NUMA link",
+                                                                  "socket link"};
+  return kNames[static_cast<size_t>(crossing)];
+}
+
+std::array<int, kNumCrossings> ring_crossings(const Hops& hops, std::span<const int> ring) {
+  std::array<int, kNumCrossings> counts{};
+  for (size_t i = 0; i < ring.size() && ring.size() > 1; ++i)
+    ++counts[static_cast<size_t>(hops.at(ring[i], ring[(i + 1) % ring.size()]).crossing)];
+  return counts;
+}
+
 std::string size_text(uint64_t bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
@@ -141,7 +151,7 @@ std::string size_text(uint64_t bytes) {
                      units[unit]);
 }
 
-std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa) {
+std::vector<PciItem> pci_items(const HostWithDevices& host, int package, int numa) {
   std::vector<std::vector<int>> children(host.pci.size());
   for (size_t i = 0; i < host.pci.size(); ++i)
     if (host.pci[i].parent >= 0) children[static_cast<size_t>(host.pci[i].parent)].push_back(static_cast<int>(i));
@@ -155,16 +165,16 @@ std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa) 
   return items;
 }
 
-bool on_devices(std::span<const Placement> places) { return !places.empty() && places.front().gpu >= 0; }
+bool on_devices(std::span<const DevicePlacement> places) { return !places.empty() && places.front().gpu >= 0; }
 
-std::vector<int> ring_of(std::span<const Placement> places, const std::optional<LocalOrder>& order) {
+std::vector<int> ring_of(std::span<const DevicePlacement> places, const std::optional<LocalOrder>& order) {
   if (order && !on_devices(places)) return order->ring;
   std::vector<int> by_rank(places.size());
   std::iota(by_rank.begin(), by_rank.end(), 0);
   return by_rank;
 }
 
-std::string describe_host(const HostTopology& host) {
+std::string describe_host(const HostWithDevices& host) {
   std::string text = fmt::format("{}{}, {}, {}, {}, {}, {}\n", host.name.empty() ? "" : host.name + ": ",
                                  plural(host.packages.size(), "package"), plural(host.nodes.size(), "NUMA node"),
                                  plural(host.cores.size(), "core"), plural(host.pus.size(), "CPU"),
@@ -193,27 +203,24 @@ std::string describe_host(const HostTopology& host) {
   return text;
 }
 
-std::string describe_place(const HostTopology& host, const Placement& place) {
-  const std::vector<int> os = os_numbers(host, place.pus);
-  std::string text = fmt::format("core {} ({})", place.core, cpus_text(os));
-  if (place.numa >= 0) text += fmt::format(" of NUMA node {}", place.numa);
-  if (place.shared) text += ", shared with other ranks";
+std::string describe_place(const HostWithDevices& host, const DevicePlacement& place) {
+  std::string text = place_text(host, place);
   if (place.gpu >= 0) text += fmt::format(", GPU {}", place.gpu);
   if (place.away) text += " (no core near it is allowed)";
   if (place.nic >= 0) text += fmt::format(", NIC {}", host.nics[static_cast<size_t>(place.nic)].name);
   return text;
 }
 
-std::string describe_places(const HostTopology& host, std::span<const Placement> places) {
+std::string describe_places(const HostWithDevices& host, std::span<const DevicePlacement> places) {
   std::string text;
   for (size_t r = 0; r < places.size(); ++r) text += fmt::format("rank {:<3} {}\n", r, describe_place(host, places[r]));
   return text;
 }
 
-std::string describe_ring(const HostTopology& host, std::span<const Placement> places,
+std::string describe_ring(const HostWithDevices& host, std::span<const DevicePlacement> places,
                           const std::optional<LocalOrder>& order) {
   if (on_devices(places)) return "ring of device memory: by rank\n";
-  const Hops hops(host, places);
+  const Hops hops(host, std::vector<Placement>(places.begin(), places.end()));
   const std::vector<int> ring = ring_of(places, order);
   std::string text = order ? fmt::format("ring: by places {}\n", groups_text(*order)) : "ring: by rank\n";
   for (size_t i = 0; i < ring.size() && ring.size() > 1;) {
