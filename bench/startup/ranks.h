@@ -38,7 +38,7 @@ class Crew {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   Shared& shared() { return shared_; }
-  /// A barrier that yields. The last rank to arrive stores the time.
+  /// A barrier that sleeps. The last rank to arrive stores the time.
   void line_up();
   /// Rank 0 makes an id, the others wait for it.
   const UniqueId& agree_on_id();
