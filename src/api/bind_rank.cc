@@ -16,9 +16,9 @@ Expected<HostTopology> read_processor() {
   return host;
 }
 
-std::vector<RankCpus> cpus_of(const std::vector<Settings>& all) {
+std::vector<RankCpus> cpus_of(const AllSettings& all) {
   std::vector<RankCpus> ranks;
-  for (const Settings& s : all) ranks.push_back({s.cpus, s.gpu_numa});
+  for (const auto& s : all) ranks.push_back({s->cpus, s->gpu_numa});
   return ranks;
 }
 
@@ -28,10 +28,10 @@ void say(Rank rank, const char* what, const std::string& text) {
 
 }  // namespace
 
-std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings>& host, size_t self) {
+std::optional<Binding> bind_calling_thread(Rank rank, const AllSettings& host, size_t self) {
   auto bound = [&]() -> Expected<Binding> {
     RONDO_TRY_ASSIGN(const HostTopology topology, read_processor());
-    RONDO_TRY_ASSIGN(Binding binding, choose_binding(topology, cpus_of(host), self, bind_from_name(host[self].bind)));
+    RONDO_TRY_ASSIGN(Binding binding, choose_binding(topology, cpus_of(host), self, bind_from_name(host[self]->bind)));
     RONDO_TRY(bind_this_thread(binding));
     return binding;
   }();
@@ -43,14 +43,14 @@ std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings
   return std::nullopt;
 }
 
-std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<Settings>& all) {
+std::vector<std::optional<Binding>> bindings_of_threads(const AllSettings& all) {
   std::vector<std::optional<Binding>> bindings(all.size());
-  if (all.empty() || all[0].bind == "none") return bindings;  // all ranks are in one process and have one setting
+  if (all.empty() || all[0]->bind == "none") return bindings;  // all ranks are in one process and have one setting
   const auto host = read_processor();
   const std::vector<RankCpus> ranks = cpus_of(all);
   for (size_t r = 0; r < all.size(); ++r) {
     auto binding =
-        host.ok() ? choose_binding(*host, ranks, r, bind_from_name(all[r].bind)) : Expected<Binding>(host.status());
+        host.ok() ? choose_binding(*host, ranks, r, bind_from_name(all[r]->bind)) : Expected<Binding>(host.status());
     const auto rank = static_cast<Rank>(r);
     if (binding.ok()) say(rank, "'s progress thread will be bound to ", binding->text);
     else say(rank, "'s progress thread will not be bound: ", std::string(binding.status().message()));

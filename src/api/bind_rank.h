@@ -19,9 +19,9 @@ namespace rondo {
 
 /// Binds the calling thread to the CPUs of host[self]. `host` has the ranks of its host; `rank`, its number in the
 /// communicator, is for the printed line. Returns nothing if it could not be bound.
-std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings>& host, size_t self);
+std::optional<Binding> bind_calling_thread(Rank rank, const AllSettings& host, size_t self);
 /// Returns the bindings of the progress threads of ranks that are threads of this process; nothing for ranks without
 /// RONDO_BIND.
-std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<Settings>& all);
+std::vector<std::optional<Binding>> bindings_of_threads(const AllSettings& all);
 
 }  // namespace rondo

@@ -43,8 +43,10 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Boot
   return in_callers_ranks(made.status(), members);
 }
 
-std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<Settings>& all) {
-  std::vector<Settings> host;
+bool binds(const ChildOptions& options) { return options.settings.bind != "none" && !options.binding; }
+
+std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const AllSettings& all) {
+  AllSettings host;
   size_t self = 0;
   for (Rank r = 0; r < bootstrap.nranks(); ++r) {
     if (!bootstrap.same_host(r)) continue;
@@ -81,35 +83,16 @@ Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout&
 
 }  // namespace
 
-HostPeers::HostPeers(Bootstrap& bootstrap, bool may_pull) : bootstrap_(bootstrap), may_pull_(may_pull) {
-  for (Rank r = 0; r < bootstrap.nranks(); ++r)
-    if (bootstrap.same_host(r)) ranks_.push_back(r);
-}
-
-Status HostPeers::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
-  const Status s = bootstrap_.exchange_descriptors(mine, all);
-  if (all->size() == static_cast<size_t>(bootstrap_.nranks())) pick(all);
-  return s;
-}
-
-Status HostPeers::all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) {
-  RONDO_TRY(bootstrap_.all_gather_here(mine, bytes, all));
-  pick(all);
-  return {};
-}
-
-std::optional<PeerLoss> HostPeers::find_lost() {
-  auto loss = bootstrap_.find_lost();
-  if (!loss) return std::nullopt;
-  const auto place = std::find(ranks_.begin(), ranks_.end(), loss->rank);
-  if (place == ranks_.end()) return std::nullopt;
-  return PeerLoss{static_cast<Rank>(place - ranks_.begin()), std::move(loss->how)};
-}
-
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   BootstrapOptions o;
   o.deadline_s = options.settings.init_timeout_s;
   o.abort = options.abort ? options.abort->flag() : nullptr;
+  o.greeting = [&options](Rank rank) {
+    Settings mine = options.settings;
+    if (binds(options) && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
+    if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
+    return encode(mine);
+  };
   return o;
 }
 
@@ -117,29 +100,18 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
                                                                       const ChildOptions& options) {
   const Rank rank = bootstrap->rank();
   const int nranks = bootstrap->nranks();
-  std::vector<std::string> blobs;
-  Settings mine = options.settings;
-  const bool binds = mine.bind != "none" && !options.binding;
-  if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
-  if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
-  const std::string said = encode(mine);
-  RONDO_TRY(bootstrap->all_gather(said.data(), said.size(), &blobs));
-  std::vector<Settings> all;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    auto theirs = decode<Settings>(blobs[r]);
-    if (!theirs)
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    all.push_back(std::move(*theirs));
-  }
+  std::vector<std::string_view> greetings;
+  for (Rank r = 0; r < nranks; ++r) greetings.push_back(bootstrap->greeting_of(r));
+  RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank, greetings));
   const HostLayout machines = bootstrap->hosts();
-  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, mine, all, machines));
+  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, options.settings, all, machines));
   if (agreed.settings.order != "rank" && !agreed.settings.hosts_pretended) {
     RONDO_TRY_ASSIGN(const HostLayout ordered, order_by_places(*bootstrap, all, machines));
     if (!options.device) agreed.hosts = ordered;  // devices have their own order
     RONDO_TRY(prove_own_algorithms(agreed.hosts));
   }
   ChildOptions inherited = options;
-  if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
+  if (binds(options)) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
   RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
   const int here = machines.host(rank);

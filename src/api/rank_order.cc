@@ -9,9 +9,9 @@
 namespace rondo {
 namespace {
 
-std::vector<cpu_set_t> masks_of(const std::vector<Settings>& all, const HostLayout& hosts, int host) {
+std::vector<cpu_set_t> masks_of(const AllSettings& all, const HostLayout& hosts, int host) {
   std::vector<cpu_set_t> masks;
-  for (int l = 0; l < hosts.num_ranks(host); ++l) masks.push_back(all[static_cast<size_t>(hosts.rank(host, l))].cpus);
+  for (int l = 0; l < hosts.num_ranks(host); ++l) masks.push_back(all[static_cast<size_t>(hosts.rank(host, l))]->cpus);
   return masks;
 }
 
@@ -46,7 +46,7 @@ bool is_order(const std::vector<int32_t>& found, int num_ranks) {
 
 }  // namespace
 
-Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<Settings>& all, const HostLayout& hosts) {
+Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& all, const HostLayout& hosts) {
   bool any = false;
   for (int h = 0; h < hosts.num_hosts(); ++h) any |= may_have_order(masks_of(all, hosts, h));
   if (!any) return hosts;

@@ -14,6 +14,6 @@ namespace rondo {
 /// Returns `hosts` in this order; with one host, also with places. Returns it unchanged if ranks are not bound, if all
 /// are equally near, or if hwloc is missing. Collective. Ranks exchange messages only if a host has more than two ranks
 /// with different masks. Errors: those of the Bootstrap.
-Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<Settings>& all, const HostLayout& hosts);
+Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& all, const HostLayout& hosts);
 
 }  // namespace rondo

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <unordered_map>
 
 #include "algorithms/registry.h"
 #include "bootstrap/unique_id.h"
@@ -60,11 +61,10 @@ Status check_fields(const SettingFields& s) {
 }
 
 // Returns the layout of the real hosts and those that RONDO_HOSTS adds. `pretended` gets the added hosts by rank.
-Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout& machines,
-                              std::vector<int32_t>* pretended) {
+Expected<HostLayout> hosts_of(const AllSettings& all, const HostLayout& machines, std::vector<int32_t>* pretended) {
   std::vector<std::string> keys;
   for (Rank r = 0; r < machines.nranks(); ++r) {
-    const Settings& s = all[static_cast<size_t>(r)];
+    const Settings& s = *all[static_cast<size_t>(r)];
     int32_t& says = pretended->emplace_back(s.pretended_host);
     if (!s.hosts.empty()) {
       const Expected<HostLayout> layout = HostLayout::parse(s.hosts);
@@ -80,19 +80,20 @@ Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout
 }
 
 // Checks the settings that must be equal. A rank without a value uses rank 0's. An error names the first other rank.
-Status check_equal(Rank rank, const std::vector<Settings>& all) {
-  const Settings& first = all[0];
+Status check_equal(Rank rank, const AllSettings& all) {
+  const Settings& first = *all[0];
   for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[r - 1]) continue;
     const auto same = [&](std::string_view what, std::string_view a, std::string_view b) -> Status {
       const auto shown = [](std::string_view s) { return s.empty() ? "not set" : s; };
       if (a == b) return {};
       return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on {}: rank 0 has {}, rank {} has {}",
                                                        rank, what, shown(a), r, shown(b)));
     };
-    RONDO_TRY(same("their own algorithms (register_algorithm)", first.algorithms, all[r].algorithms));
+    RONDO_TRY(same("their own algorithms (register_algorithm)", first.algorithms, all[r]->algorithms));
     for (const SettingRow& row : setting_rows())
-      if (row.ranks == SettingRow::Ranks::kEqual && !all[r].values.text(row.key).empty())
-        RONDO_TRY(same(variable_of(row.key), first.values.text(row.key), all[r].values.text(row.key)));
+      if (row.ranks == SettingRow::Ranks::kEqual && !all[r]->values.text(row.key).empty())
+        RONDO_TRY(same(variable_of(row.key), first.values.text(row.key), all[r]->values.text(row.key)));
   }
   return {};
 }
@@ -150,22 +151,39 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
   return s;
 }
 
-int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int host) {
+Expected<AllSettings> decode_settings(Rank rank, const std::vector<std::string_view>& messages) {
+  std::unordered_map<std::string_view, std::shared_ptr<const Settings>> decoded;
+  AllSettings all;
+  for (const std::string_view message : messages) {
+    std::shared_ptr<const Settings>& settings = decoded[message];
+    if (settings == nullptr) {
+      auto theirs = decode<Settings>(message);
+      if (!theirs)
+        return Status(StatusCode::kMismatch,
+                      fmt::format("rank {}: rank {} runs another version of rondo", rank, all.size()));
+      settings = std::make_shared<const Settings>(std::move(*theirs));
+    }
+    all.push_back(settings);
+  }
+  return all;
+}
+
+int count_cpus(const AllSettings& all, const HostLayout& machines, int host) {
   cpu_set_t any;
   CPU_ZERO(&any);
   for (int l = 0; l < machines.num_ranks(host); ++l)
-    CPU_OR(&any, &any, &all[static_cast<size_t>(machines.rank(host, l))].cpus);
+    CPU_OR(&any, &any, &all[static_cast<size_t>(machines.rank(host, l))]->cpus);
   return std::max(1, CPU_COUNT(&any));
 }
 
-std::optional<int> place_among_hosts(const std::vector<Settings>& all, const HostLayout& machines, Rank rank) {
-  const Settings& self = all[static_cast<size_t>(rank)];
+std::optional<int> place_among_hosts(const AllSettings& all, const HostLayout& machines, Rank rank) {
+  const Settings& self = *all[static_cast<size_t>(rank)];
   if (self.kernel == 0 || machines.one_host()) return std::nullopt;
   int num_ranks = 0, num_hosts = 0, place = 0;
   for (int h = 0; h < machines.num_hosts(); ++h) {
     const int before = num_ranks;
     for (int l = 0; l < machines.num_ranks(h); ++l) {
-      const Settings& other = all[static_cast<size_t>(machines.rank(h, l))];
+      const Settings& other = *all[static_cast<size_t>(machines.rank(h, l))];
       if (other.kernel != self.kernel) continue;
       if (!CPU_EQUAL(&other.cpus, &self.cpus)) return std::nullopt;
       if (machines.rank(h, l) == rank) place = num_ranks;
@@ -178,9 +196,8 @@ std::optional<int> place_among_hosts(const std::vector<Settings>& all, const Hos
   return place * cpus / num_ranks;
 }
 
-Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Settings>& all,
-                          const HostLayout& machines) {
-  const Settings& first = all[0];
+Expected<Agreement> agree(Rank rank, const Settings& mine, const AllSettings& all, const HostLayout& machines) {
+  const Settings& first = *all[0];
   RONDO_TRY(check_equal(rank, all));
   Settings s = mine;
   for (const SettingRow& row : setting_rows()) {
@@ -193,9 +210,9 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Set
   s.costs = first.costs;
   if (s.transport == "auto")
     s.transport =
-        std::all_of(all.begin(), all.end(), [](const Settings& o) { return o.prefers_ucx; }) ? "shm+ucx" : "shm+tcp";
+        std::all_of(all.begin(), all.end(), [](const auto& o) { return o->prefers_ucx; }) ? "shm+ucx" : "shm+tcp";
   for (size_t r = 0; r < all.size() && uses_ucx(s.transport); ++r)
-    if (!all[r].has_ucx)
+    if (!all[r]->has_ucx)
       return Status(StatusCode::kUnsupported,
                     fmt::format("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has no UCX (install "
                                 "libucx-dev, build again)",
@@ -213,9 +230,8 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const std::vector<Set
   s.hosts_share_cores = false;
   for (int h = 0; h < machines.num_hosts() && !s.hosts_share_cores; ++h)
     s.hosts_share_cores = place_among_hosts(all, machines, machines.rank(h, 0)).has_value();
-  s.hosts_share_kernel =
-      machines.num_hosts() > 1 && first.kernel != 0 &&
-      std::all_of(all.begin(), all.end(), [&](const Settings& o) { return o.kernel == first.kernel; });
+  s.hosts_share_kernel = machines.num_hosts() > 1 && first.kernel != 0 &&
+                         std::all_of(all.begin(), all.end(), [&](const auto& o) { return o->kernel == first.kernel; });
   return Agreement{std::move(s), hosts};
 }
 

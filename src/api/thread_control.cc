@@ -117,7 +117,7 @@ Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
 
 namespace {
 
-Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const std::vector<Settings>& all,
+Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const AllSettings& all,
                                                              const std::shared_ptr<ThreadWorld>& world,
                                                              const ChildOptions& options) {
   const auto nranks = static_cast<int>(all.size());
@@ -136,7 +136,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
                                                                                    const ChildOptions& options,
                                                                                    const std::vector<int>& devices) {
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
-  const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
+  const AllSettings all(static_cast<size_t>(nranks), std::make_shared<const Settings>(options.settings));
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
   const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
   for (Rank r = 0; r < nranks; ++r) {
@@ -175,9 +175,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std:
   if (first.world == nullptr)
     return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
                                                    first.bytes));
-  std::vector<Settings> all;
-  for (const Rank r : members)
-    all.push_back(decode<Settings>((*offers)[static_cast<size_t>(r)].bytes).value_or(Settings()));
+  std::vector<std::string_view> said;
+  for (const Rank r : members) said.push_back((*offers)[static_cast<size_t>(r)].bytes);
+  RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, said));
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   return make_thread_rank(static_cast<Rank>(place), all, first.world, options);
 }
@@ -187,8 +187,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(con
   RONDO_TRY_ASSIGN(const ThreadMeeting::Survivors found,
                    meeting_->find_survivors(rank_, excluded, encode(options.settings), wait(options, false)));
   const auto place = std::find(found.members.begin(), found.members.end(), rank_) - found.members.begin();
-  std::vector<Settings> all;
-  for (const std::string& said : found.settings) all.push_back(decode<Settings>(said).value_or(Settings()));
+  RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, {found.settings.begin(), found.settings.end()}));
   return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
 }
 

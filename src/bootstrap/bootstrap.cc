@@ -43,12 +43,13 @@ Expected<rondo_unique_id> make_unique_id() {
   RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(addresses, 0));
   id.port = listeners.port;
   id.addresses = listeners.addresses;
-  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * settings.init_timeout_s));
+  RONDO_TRY_ASSIGN(Fd local, listen_abstract(root_name(id.secret)));
+  RONDO_TRY(start_rendezvous(std::move(local), std::move(listeners), id.secret, 2 * settings.init_timeout_s));
   return encode_id(id);
 }
 
 // Connects to the ranks that use the same unique id.
-Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
+Status Bootstrap::meet(int nranks, const IdContents& id, const BootstrapOptions& options) {
   const Deadline deadline(options_.deadline_s, options_.abort);
   auto of_this_rank = [this](const Status& s) {
     return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
@@ -56,15 +57,16 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Sta
   auto described = describe_self(options_.pretend_host);
   if (!described.ok()) return of_this_rank(described.status());
   PeerInfo self = std::move(*described);
+  if (options.greeting) self.greeting = options.greeting(rank_);
   auto port = open_mesh_port(&self, true);
   if (!port.ok()) return of_this_rank(port.status());
   port_ = std::move(*port);
   const auto between_looks = [&] {
     port_.take_in(nranks);
-    return interrupt ? interrupt() : Status();
+    return options.interrupt ? options.interrupt() : Status();
   };
   RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, deadline, between_looks));
-  return connect(std::move(met), id.secret, interrupt);
+  return connect(std::move(met), id.secret, options.interrupt);
 }
 
 // Connects to the ranks at the ports in `met`.
@@ -253,31 +255,25 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
   const Call call(*this);
-  const bool everywhere = kind != FrameKind::kHostGather;
-  const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
   std::vector<Frame> got;
-  RONDO_TRY(exchange({kind,
-                      std::make_shared<const std::string>(mine),
-                      {},
-                      [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
-                      sequence,
-                      deadline},
-                     &got));
+  RONDO_TRY(exchange(
+      {kind, std::make_shared<const std::string>(mine), {}, [](Rank) { return true; }, ++sequence_, deadline}, &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
   return {};
 }
 
-Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+Status Bootstrap::all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all) {
   const Call call(*this);
   std::vector<Frame> got;
-  RONDO_TRY(exchange({FrameKind::kDescriptors, nullptr, mine, [this](Rank r) { return same_host(r); }, ++host_sequence_,
-                      Deadline(options_.deadline_s, options_.abort)},
-                     &got));
-  all->assign(peers_.size(), {});
-  for (size_t r = 0; r < got.size(); ++r)
-    for (Fd& fd : got[r].descriptors) (*all)[r].push_back(fd.release());
+  RONDO_TRY(exchange(
+      {FrameKind::kHostGather, std::make_shared<const std::string>(mine), descriptors,
+       [this](Rank r) { return same_host(r); }, ++host_sequence_, Deadline(options_.deadline_s, options_.abort)},
+      &got));
+  all->clear();
+  for (Frame& frame : got) all->push_back({std::move(frame.payload), std::move(frame.descriptors)});
+  (*all)[rank_].bytes = mine;
   return {};
 }
 
@@ -298,7 +294,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // reported before all other errors
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
   std::unique_ptr<Bootstrap> made(new Bootstrap(rank, options));
-  RONDO_TRY(made->meet(nranks, contents, options.interrupt));
+  RONDO_TRY(made->meet(nranks, contents, options));
   return made;
 }
 

@@ -29,7 +29,7 @@
 // other thread would not wake up.
 //
 // Thread safety: make_unique_id and join from any thread. The collective calls on one Bootstrap (all_gather, barrier,
-// exchange_descriptors, say_goodbye) run one at a time, and all ranks must call them in the same order. find_lost and
+// all_gather_here, say_goodbye) run one at a time, and all ranks must call them in the same order. find_lost and
 // the accessors may be called at any time from any thread.
 #pragma once
 
@@ -65,6 +65,7 @@ struct BootstrapOptions {
   const std::atomic<bool>* abort = nullptr;    // if it is set, waits return kAborted. Must outlive the Bootstrap
   uint64_t pretend_host = 0;                   // for tests: ranks with different values act as if on different hosts
   std::function<Status()> interrupt = {};      // used until set_interrupt() sets another
+  std::function<std::string(Rank)> greeting = {};  // what all ranks learn of this rank: greeting_of()
 };
 
 /// Makes an id and starts its rendezvous, a thread of this process. It listens on every usable network interface
@@ -74,6 +75,12 @@ struct BootstrapOptions {
 Expected<rondo_unique_id> make_unique_id();
 /// Default of the init deadline, in seconds.
 inline constexpr double kDefaultInitS = 120;
+
+/// What a rank has passed to all_gather_here().
+struct FromRank {
+  std::string bytes;
+  std::vector<Fd> descriptors;
+};
 
 class Bootstrap {
  public:
@@ -100,25 +107,26 @@ class Bootstrap {
     std::vector<std::string> nothing;
     return gather(FrameKind::kBarrier, {}, &nothing);
   }
-  /// all_gather() among the ranks of this host, independent of other hosts. Entries of ranks on other hosts are empty.
-  Status all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
-    return gather(FrameKind::kHostGather, {static_cast<const char*>(mine), bytes}, all);
-  }
-  /// Collective over the ranks of this host. Sets (*all)[r] to duplicates of the descriptors that rank r passed. They
-  /// are close-on-exec, and the caller owns them. Entries of this rank and of ranks on other hosts are empty. After an
-  /// error `*all` has no descriptors.
-  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
+  /// all_gather() among the ranks of this host, independent of other hosts. It also passes descriptors: (*all)[r] has
+  /// duplicates of rank r's, which are close-on-exec, but none of this rank's. The kernel may drop descriptors if this
+  /// process has no free ones. Entries of ranks on other hosts are empty.
+  Status all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all);
 
   /// Returns true if `peer` runs on this host and in this network namespace, so that descriptors can be exchanged.
   bool same_host(Rank peer) const { return peers_[index(peer)].host == peers_[index(rank_)].host; }
   /// Returns which ranks share a host, as defined by same_host(). Equal on all ranks.
   HostLayout hosts() const;
   /// Returns true if `peer` is a thread of this process (or this rank itself).
-  bool same_process(Rank peer) const { return peers_[index(peer)].process == peers_[index(rank_)].process; }
+  bool same_process(Rank peer) const {
+    return same_host(peer) && peers_[index(peer)].process == peers_[index(rank_)].process;
+  }
   /// Returns the numeric IP address at which this rank reaches `peer`, or an empty text if `peer` is gone.
   std::string address_of(Rank peer);
   /// Returns all addresses that address_of() can return for this rank on any rank.
   std::vector<std::string> own_addresses();
+  /// Returns the bytes of `peer`'s BootstrapOptions::greeting. The ranks exchange them with their addresses, so this
+  /// needs no collective call.
+  const std::string& greeting_of(Rank peer) const { return peers_[index(peer)].greeting; }
   /// Returns "rank 3 (pid 4711 on node7)" for messages.
   std::string describe(Rank peer) const { return peer_text(peer, peers_[index(peer)]); }
 
@@ -190,8 +198,7 @@ class Bootstrap {
   Bootstrap(Rank rank, const BootstrapOptions& options)
       : rank_(rank), options_{options.deadline_s, options.abort, options.pretend_host}, interrupt_(options.interrupt) {}
   static size_t index(Rank r) { return static_cast<size_t>(r); }
-  /// `interrupt`: see join_rendezvous.
-  Status meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt);
+  Status meet(int nranks, const IdContents& id, const BootstrapOptions& options);
   Status connect(Met met, const Secret& secret, const std::function<Status()>& interrupt);
   /// The right to read the links.
   class Turn {

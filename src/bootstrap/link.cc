@@ -34,7 +34,6 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kGather: return "all_gather";
     case FrameKind::kHostGather: return "all_gather on one host";
     case FrameKind::kBarrier: return "barrier";
-    case FrameKind::kDescriptors: return "exchange_descriptors";
     case FrameKind::kGoodbye: return "goodbye";
     case FrameKind::kOffer: return "shrink";
     case FrameKind::kView: return "shrink";
@@ -229,8 +228,13 @@ bool Link::parse_locked() {
       end_locked("descriptors that it announced did not arrive");
       return false;
     }
-    frame.payload = inbox_.substr(at + kHeaderBytes, payload_bytes);
-    at += kHeaderBytes + payload_bytes;
+    if (at == 0 && inbox_.size() == kHeaderBytes + payload_bytes) {  // usual, and without a copy: a table is large
+      frame.payload = std::move(inbox_.erase(0, kHeaderBytes));
+      inbox_.clear();
+    } else {
+      frame.payload = inbox_.substr(at + kHeaderBytes, payload_bytes);
+      at += kHeaderBytes + payload_bytes;
+    }
     for (size_t i = 0; i < num_descriptors && !dropped; ++i) {
       frame.descriptors.push_back(std::move(arrived_descriptors_.front()));
       arrived_descriptors_.pop_front();

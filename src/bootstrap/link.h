@@ -33,12 +33,11 @@ enum class FrameKind : uint8_t {
   // mesh
   kGather = 16,
   kBarrier = 17,
-  kDescriptors = 18,
   kGoodbye = 19,
   kOffer = 20,       // addresses of the sender's port for a new mesh
   kView = 21,        // the sender's view of the survivors
   kGaveUp = 22,      // the sender's collective call has failed, with status code and message
-  kHostGather = 23,  // among the ranks of one host
+  kHostGather = 23,  // among the ranks of one host, with descriptors
   kEvents = 24,      // membership events, for ranks without a link to the rank concerned
 };
 std::string_view frame_name(FrameKind kind);

@@ -56,8 +56,8 @@ std::vector<Rank> MeshPlan::neighbours(Rank r) const {
   const size_t row = place - place % c;
   for (size_t p = row; p < std::min(row + c, n); ++p) ranks.push_back(order_[p]);
   for (size_t p = place % c; p < n; p += c) ranks.push_back(order_[p]);
-  const size_t first = host_first_[index(r)];
-  for (size_t p = first; p < first + host_size_[index(r)]; ++p)
+  const size_t first = host_first_[index(r)], size = host_size_[index(r)];
+  for (size_t p = first; p < first + size && size < n; ++p)  // one host has the same grid
     if (linked(r, order_[p])) ranks.push_back(order_[p]);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

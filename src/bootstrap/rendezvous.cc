@@ -1,6 +1,7 @@
 #include "bootstrap/rendezvous.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -21,26 +22,28 @@ struct Reached {
   std::unique_ptr<TlsSession> session;
 };
 
-// Tries all addresses once. Sets *retry to true if another attempt may succeed.
-Expected<Reached> reach_root(const IdContents& id, Rank rank, const Deadline& deadline, bool* retry) {
+// Tries all addresses once, on the root's host its Unix socket first. Sets *retry to true if another attempt may
+// succeed.
+Expected<Reached> reach_root(const IdContents& id, Rank rank, bool on_its_host, const Deadline& deadline, bool* retry) {
   Status last;
   size_t num_refused = 0;
   RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
-  for (const IpAddress& address : id.addresses) {
+  for (size_t i = on_its_host ? 0 : 1; i <= id.addresses.size(); ++i) {
     bool refused = false;
-    auto fd = connect_tcp(address, id.port, deadline.at_most(kAddressS), &refused);
+    auto fd = i == 0 ? connect_abstract(root_name(id.secret), deadline.at_most(kAddressS), &refused)
+                     : connect_tcp(id.addresses[i - 1], id.port, deadline.at_most(kAddressS), &refused);
+    const std::string name = i == 0 ? "on this host" : id.addresses[i - 1].to_string(id.port);
     if (fd.ok()) {
       auto session = authenticate_client(fd->get(), ClientHandshake(id.secret, Purpose::kRendezvous, rank, encrypted),
                                          deadline.at_most(kHandshakeS));
       if (session.ok()) return Reached{std::move(*fd), std::move(*session)};
       last = session.status();
       *retry = last.code() == StatusCode::kPeerLost || last.code() == StatusCode::kTimeout;
-      last = Status(last.code(), fmt::format("rank {} at the rendezvous {}: {}", rank, address.to_string(id.port),
-                                             last.message()));
+      last = Status(last.code(), fmt::format("rank {} at the rendezvous {}: {}", rank, name, last.message()));
       if (!*retry) return last;
     } else {
       last = fd.status();
-      num_refused += refused;
+      num_refused += refused && i != 0;
     }
     if (deadline.aborted() || deadline.expired()) break;
   }
@@ -51,12 +54,12 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, const Deadline& de
                             "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
 }
 
-Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Deadline& deadline,
+Expected<Reached> connect_to_root(const IdContents& id, Rank rank, bool on_its_host, const Deadline& deadline,
                                   const std::function<Status()>& interrupt) {
   for (;;) {
     if (interrupt) RONDO_TRY(interrupt());
     bool retry = true;
-    auto reached = reach_root(id, rank, deadline, &retry);
+    auto reached = reach_root(id, rank, on_its_host, deadline, &retry);
     if (reached.ok() || !retry) return reached;
     if (const Status s = deadline.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
       return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), reached.status().message()));
@@ -90,6 +93,11 @@ Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
 }
 
 }  // namespace
+
+std::string root_name(const Secret& secret) {
+  const Mac mac = hmac_sha256(secret, "rendezvous");
+  return fmt::format("rondo-{:02x}", fmt::join(mac.begin(), mac.begin() + 16, ""));
+}
 
 std::string list_ranks(const std::vector<Rank>& ranks) {
   constexpr size_t kMaxNamed = 16;
@@ -150,7 +158,7 @@ std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Deadline& deadline, const std::function<Status()>& interrupt) {
-  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, deadline, interrupt));
+  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, id.host_hash == fnv1a(self.host), deadline, interrupt));
   auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
   wire::Writer join;
   join.put(static_cast<uint32_t>(nranks))

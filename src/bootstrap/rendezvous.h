@@ -33,7 +33,10 @@ namespace rondo {
 constexpr int kMaxRanks = 65535;
 
 /// Starts the root's thread on the listeners. It ends when the ranks have connected, or after `deadline_s` without one.
-Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
+/// local: a listening Unix socket with root_name() for ranks of this host, which is cheaper than TCP; may be empty.
+Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, double deadline_s);
+/// Returns the name of the root's Unix socket.
+std::string root_name(const Secret& secret);
 
 /// Returns "ranks 2, 5, 7" for messages. It names at most 16 ranks.
 std::string list_ranks(const std::vector<Rank>& ranks);

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
 constexpr int kOversubscribedPauseMs = 20;
 constexpr int kUnsentPollMs = 2;  // while a socket's buffer is full
-constexpr size_t kMaxJoinBytes = 64 * 1024;
+constexpr size_t kMaxJoinBytes = 256 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // to send a failure to all ranks
 
 Clock::duration seconds(double s) { return std::chrono::microseconds(static_cast<int64_t>(std::clamp(s, 0.0, 1e8) * 1e6)); }
@@ -44,8 +44,9 @@ struct Connection {  // of a joiner that has proved the secret
 
 class Root {
  public:
-  Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s, int most_full)
-      : listeners_(std::move(listeners)),
+  Root(Fd local, Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s, int most_full)
+      : local_(std::move(local)),
+        listeners_(std::move(listeners)),
         secret_(secret),
         encryption_(std::move(encryption)),
         most_full_(most_full),
@@ -55,7 +56,7 @@ class Root {
   Status open() {
     events_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!events_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
-    RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
+    RONDO_TRY(acceptor_.open(local_, listeners_.sockets));
     if (!watch(acceptor_.event_fd(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
     acceptor_.serve([this](const Arrival&) { return ServerHandshake(secret_, Purpose::kRendezvous, encryption_); },
                     [this](Arrival& a, bool accepted) { come(a, accepted); }, false);
@@ -244,10 +245,12 @@ class Root {
   void close_listeners() {
     if (acceptor_.is_open()) unwatch(acceptor_.event_fd());
     acceptor_.close();
+    if (local_) local_.shut();
     for (Fd& l : listeners_.sockets) l.shut();
     listeners_.sockets.clear();
   }
 
+  Fd local_;  // for ranks of this host
   Listeners listeners_;
   const Secret secret_;
   const Encryption encryption_;
@@ -281,7 +284,7 @@ void* run_root(void* root) {
 
 }  // namespace
 
-Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
+Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, double deadline_s) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
   const char* tested = std::getenv("RONDO_TEST_FULL_MESH");  // for grids of few ranks
   const int most_full = tested != nullptr ? std::max(1, std::atoi(tested)) : kMostFullMesh;
@@ -289,7 +292,8 @@ Status start_rendezvous(Listeners listeners, const Secret& secret, double deadli
   const int silent_s = 1;
   for (const Fd& l : listeners.sockets)
     ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
-  auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s, most_full);
+  auto root = std::make_unique<Root>(std::move(local), std::move(listeners), secret, std::move(encrypted), deadline_s,
+                                     most_full);
   RONDO_TRY(root->open());
   // The application's signal handlers must not run on this thread.
   sigset_t all, before;

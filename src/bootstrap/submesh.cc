@@ -21,6 +21,7 @@ std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& membe
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   std::unique_ptr<Bootstrap> child(new Bootstrap(static_cast<Rank>(place), options));
   PeerInfo self = peers_[index(rank_)];
+  self.greeting = options.greeting ? options.greeting(child->rank_) : std::string();
   const bool one_host = std::all_of(members.begin(), members.end(), [this](Rank r) { return same_host(r); });
   auto port = open_mesh_port(&self, !one_host);
   wire::Writer w;

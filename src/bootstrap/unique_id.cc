@@ -102,7 +102,7 @@ Expected<PeerInfo> describe_self(uint64_t pretend_host) {
   self.host = boot_id + " " + read_link("/proc/self/ns/net");
   if (pretend_host != 0) self.host += fmt::format(" as {}", pretend_host);
   self.pid = static_cast<uint32_t>(::getpid());
-  self.process = fmt::format("{} {} {} {}", self.host, read_link("/proc/self/ns/pid"), self.pid, start_time(stat));
+  self.process = fmt::format("{} {} {}", read_link("/proc/self/ns/pid"), self.pid, start_time(stat));
   char name[256] = "?";
   ::gethostname(name, sizeof(name) - 1);
   self.host_name = name;
@@ -110,7 +110,13 @@ Expected<PeerInfo> describe_self(uint64_t pretend_host) {
 }
 
 void encode(const PeerInfo& info, wire::Writer* w) {
-  w->str(info.host).str(info.process).str(info.host_name).put(info.pid).str(info.unix_name).put(info.tcp_port);
+  w->str(info.host)
+      .str(info.process)
+      .str(info.host_name)
+      .put(info.pid)
+      .str(info.unix_name)
+      .put(info.tcp_port)
+      .str(info.greeting);
   w->put(static_cast<uint8_t>(info.addresses.size()));
   for (const IpAddress& a : info.addresses)
     w->put<uint8_t>(a.v6 ? 6 : 4).raw({reinterpret_cast<const char*>(a.bytes), sizeof(a.bytes)});
@@ -124,6 +130,7 @@ PeerInfo decode_peer(wire::Reader* r) {
   info.pid = r->get<uint32_t>();
   info.unix_name = r->str();
   info.tcp_port = r->get<uint16_t>();
+  info.greeting = r->str();
   const size_t n = r->get<uint8_t>();
   for (size_t i = 0; i < n && r->ok(); ++i) {
     IpAddress a;

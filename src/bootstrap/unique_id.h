@@ -36,12 +36,13 @@ Expected<IdContents> decode_id(const rondo_unique_id& id);
 /// The process and the listeners of a rank. Join and table messages contain it.
 struct PeerInfo {
   std::string host;            // boot id and network namespace; ranks with equal values reach each other's Unix sockets
-  std::string process;         // host, pid namespace, pid and start time
+  std::string process;         // on its host: pid namespace, pid and start time
   std::string host_name;
   uint32_t pid = 0;
   std::string unix_name;       // abstract socket; random, so that it also identifies the listener
   uint16_t tcp_port = 0;       // 0: no TCP listener
   std::vector<IpAddress> addresses;
+  std::string greeting;  // BootstrapOptions::greeting
 };
 /// Returns the PeerInfo of this process, without listeners. pretend_host: see BootstrapOptions.
 Expected<PeerInfo> describe_self(uint64_t pretend_host);

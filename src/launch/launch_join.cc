@@ -89,7 +89,7 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
     if (!listeners.ok())
       return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; {}",
                                                      listeners.status().message(), place.advice));
-    RONDO_TRY(start_rendezvous(std::move(*listeners), id.secret, open_s));
+    RONDO_TRY(start_rendezvous(Fd(), std::move(*listeners), id.secret, open_s));
   }
   if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
   return encode_id(id);

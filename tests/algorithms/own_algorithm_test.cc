@@ -11,6 +11,7 @@
 #include "algorithms/registry.h"
 #include "plan/settings.h"
 #include "schedule/checker.h"
+#include "support/ranks_settings.h"
 #include "support/spawn.h"
 
 namespace rondo {
@@ -201,10 +202,10 @@ TEST(OwnAlgorithm, ComesTooLateAfterTheFirstCommunicator) {
 TEST(OwnAlgorithm, RanksThatRegisterDifferentOnesAreNamed) {
   star();
   std::vector<Settings> all(3, *read_settings({}));
-  EXPECT_TRUE(agree(0, all[0], all, 3).ok());
+  EXPECT_TRUE(agree(0, all[0], testing::ranks_settings(all), 3).ok());
   EXPECT_NE(std::string_view(all[0].algorithms).find("star of all_reduce"), std::string_view::npos);
   all[2].algorithms.clear();
-  const Status status = agree(1, all[1], all, 3).status();
+  const Status status = agree(1, all[1], testing::ranks_settings(all), 3).status();
   EXPECT_EQ(status.code(), StatusCode::kMismatch);
   EXPECT_NE(status.message().find("rank 0 has star of all_reduce"), std::string_view::npos) << status.to_string();
   EXPECT_NE(status.message().find("rank 2 has not set"), std::string_view::npos) << status.to_string();

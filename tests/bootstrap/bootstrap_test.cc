@@ -94,17 +94,18 @@ int shared_page(uint64_t value) {
 // Every rank writes to every rank's page. After a barrier each owner sees all of it.
 bool share_pages(Bootstrap& b) {
   const int mine = shared_page(static_cast<uint64_t>(b.rank()) + 100);
-  std::vector<std::vector<int>> all;
-  if (const Status s = b.exchange_descriptors({&mine, 1}, &all); !s.ok()) return ADD_FAILURE() << s.to_string(), false;
+  std::vector<FromRank> all;
+  const std::string text = std::to_string(b.rank());
+  if (const Status s = b.all_gather_here(text, {&mine, 1}, &all); !s.ok()) return ADD_FAILURE() << s.to_string(), false;
   for (Rank r = 0; r < b.nranks(); ++r) {
-    EXPECT_EQ(all[r].size(), b.same_host(r) && r != b.rank() ? 1u : 0u);
-    for (const int fd : all[r]) {
-      EXPECT_TRUE((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
-      auto* page = static_cast<uint64_t*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    EXPECT_EQ(all[r].bytes, b.same_host(r) ? std::to_string(r) : "");
+    EXPECT_EQ(all[r].descriptors.size(), b.same_host(r) && r != b.rank() ? 1u : 0u);
+    for (const Fd& fd : all[r].descriptors) {
+      EXPECT_TRUE((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+      auto* page = static_cast<uint64_t*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
       EXPECT_EQ(page[0], static_cast<uint64_t>(r) + 100);
       page[1 + b.rank()] = static_cast<uint64_t>(b.rank()) + 1;
       ::munmap(page, 4096);
-      ::close(fd);
     }
   }
   EXPECT_OK(b.barrier());
@@ -134,12 +135,11 @@ TEST_P(BootstrapRanks, DescriptorsMapTheSameMemoryInProcesses) {
 TEST(Bootstrap, ExchangesMoreDescriptorsThanOneMessageCarries) {
   const auto results = testing::join_threads(3, {.ranks_per_host = 2}, [](Bootstrap& b) {
     const std::vector<int> mine(b.rank() == 0 ? 270 : 3, b.rank() == 0 ? STDIN_FILENO : STDOUT_FILENO);
-    std::vector<std::vector<int>> all;
-    ASSERT_OK(b.exchange_descriptors(mine, &all));
+    std::vector<FromRank> all;
+    ASSERT_OK(b.all_gather_here({}, mine, &all));
     for (Rank r = 0; r < 3; ++r) {
       const size_t expected = r == b.rank() || !b.same_host(r) ? 0 : r == 0 ? 270 : 3;
-      EXPECT_EQ(all[r].size(), expected);
-      for (const int fd : all[r]) EXPECT_EQ(::close(fd), 0);
+      EXPECT_EQ(all[r].descriptors.size(), expected);
     }
     gather_and_check(b);
   });

@@ -14,6 +14,7 @@
 #include "config/config_file.h"
 #include "config/setting_table.h"
 #include "plan/settings.h"
+#include "support/ranks_settings.h"
 #include "support/simple_calls.h"
 
 namespace rondo::testing {
@@ -271,7 +272,8 @@ TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
     }
     change(all);
     std::vector<int> found;
-    for (Rank r = 0; r < layout.nranks(); ++r) found.push_back(place_among_hosts(all, layout, r).value_or(-1));
+    for (Rank r = 0; r < layout.nranks(); ++r)
+      found.push_back(place_among_hosts(ranks_settings(all), layout, r).value_or(-1));
     return found;
   };
   using Places = std::vector<int>;
@@ -302,7 +304,7 @@ TEST(Settings, HostsOfOneKernelAreKnown) {
     const HostLayout layout = *HostLayout::parse(machines);
     std::vector<Settings> all(kernels.size(), *read_settings({}));
     for (size_t r = 0; r < all.size(); ++r) all[r].kernel = kernels[r];
-    const auto agreed = agree(0, all[0], all, layout);
+    const auto agreed = agree(0, all[0], ranks_settings(all), layout);
     EXPECT_TRUE(agreed.ok()) << agreed.status().to_string();
     return agreed.ok() && agreed->settings.hosts_share_kernel;
   };
@@ -371,13 +373,10 @@ TEST(Settings, OldNamesAreErrorsThatSayWhatTheyAreNow) {
 TEST(Settings, RanksAgreeByTheTable) {
   const auto rank_with = [](const std::string& lines) { return *read_settings({.settings = lines}); };
   const auto agreed_by_1 = [](const Settings& zero, const Settings& one) {
-    std::vector<Settings> all;
-    for (const Settings& s : {zero, one}) {
-      auto said = decode<Settings>(encode(s));
-      EXPECT_TRUE(said.has_value());
-      all.push_back(said.value_or(Settings()));
-    }
-    return agree(1, one, all, 2);
+    const std::string said[] = {encode(zero), encode(one)};
+    const Expected<AllSettings> all = decode_settings(1, {said[0], said[1]});
+    EXPECT_TRUE(is_ok(all.status()));
+    return agree(1, one, *all, 2);
   };
   const auto agreed = agreed_by_1(rank_with("algo = ring\norder = rank\ndevice_blocks = 4-\nsecret = s\ntimeout_s = 3"),
                                   rank_with("cma = off\ndevice_engine = stream\ntimeout_s = 4"));

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/outcome.h"
 #include "base/round_up.h"
 
 namespace rondo {
@@ -54,39 +55,23 @@ ShmTransport::Region::~Region() {
     for (std::byte* b : bases) munmap(b, bytes);
 }
 
-// Collective: every `step`-th rank passes the file that it has made to all ranks.
-Status ShmTransport::exchange_files(Fd own, size_t step, std::vector<Fd>* files) {
-  const int fd = own.get();
-  std::vector<std::vector<int>> passed;
-  const Status exchanged = peers_.exchange_descriptors(std::span<const int>(&fd, own ? 1 : 0), &passed);
-  files->resize((static_cast<size_t>(layout_.nranks) + step - 1) / step);
-  for (size_t r = 0; r < passed.size(); ++r)
-    for (const int received : passed[r]) {
-      Fd file(received);
-      if (r % step == 0) (*files)[r / step] = std::move(file);
-    }
-  if (own) (*files)[static_cast<size_t>(rank_) / step] = std::move(own);
-  return exchanged;
-}
-
-// Maps the files of exchange_files(), with huge pages from huge_from on.
+// Maps the files of every `step`-th rank, with huge pages from huge_from on.
 Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, size_t step, uint64_t bytes,
                                                  uint64_t huge_from) {
   Region region;
   region.bytes = bytes;
-  for (size_t i = 0; i < files.size(); ++i) {
-    const size_t maker = i * step;
+  for (size_t maker = 0; maker < files.size(); maker += step) {
     const auto failed = [&](StatusCode code, std::string_view why) {
       return Status(code, fmt::format("reaching rank {}: {}", maker, why));
     };
-    if (!files[i])
+    if (!files[maker])
       return failed(StatusCode::kSystem, "the kernel dropped its descriptor: raise this process's limit (ulimit -n)");
     struct stat theirs {};  // access beyond the end of a shorter file would raise SIGBUS
-    if (fstat(files[i].get(), &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes)
+    if (fstat(files[maker].get(), &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes)
       return failed(
           StatusCode::kMismatch,
           fmt::format("ranks disagree on the bytes of shared memory: {} here, {} there", bytes, theirs.st_size));
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, files[i].get(), 0);
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, files[maker].get(), 0);
     if (p == MAP_FAILED) {
       const Status s = system_error("mapping", bytes);
       return failed(s.code(), s.message());
@@ -99,38 +84,38 @@ Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, s
   return region;
 }
 
-// Each rank's message before they map each other's memory.
-struct ShmTransport::Announcement {
-  int32_t error = 0;  // a StatusCode: this rank cannot take part; the reason follows
+namespace {
+
+// A rank's message before the ranks map each other's memory.
+struct Announcement {
   ProcessName process;
   uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
 };
+template <class C>
+void fields(C& c, Announcement& a) {
+  c.packed(a.process);
+  c(a.probe_address, a.probe_value);
+}
+struct Nothing {};
+template <class C>
+void fields(C&, Nothing&) {}
 
-namespace {
-
-// Each rank's message in the last exchange.
-struct Verdict {
-  int32_t error = 0;
-  uint32_t can_pull = 0;
-};
-
-// Every rank's T by rank, and the error of the lowest rank that has one.
+// Collective. Passes this rank's outcome and its file, if it has one. Sets all and files by rank. Returns the error of
+// the lowest rank that has one.
 template <class T>
-Status exchange(LocalPeers& peers, Rank rank, const Status& own, T mine, std::vector<T>* all) {
-  mine.error = static_cast<int32_t>(own.code());
-  std::string blob(reinterpret_cast<const char*>(&mine), sizeof mine);
-  blob += own.message().substr(0, 500);
-  std::vector<std::string> blobs;
-  RONDO_TRY(peers.all_gather(blob.data(), blob.size(), &blobs));
-  all->resize(blobs.size());
+Status exchange(LocalPeers& peers, Rank rank, const Expected<T>& mine, Fd own, std::vector<T>* all,
+                std::vector<Fd>* files) {
+  const int fd = own.get();
+  std::vector<FromRank> passed;
+  RONDO_TRY(peers.all_gather(encode_outcome(mine), std::span<const int>(&fd, own ? 1 : 0), &passed));
   Status first;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() < sizeof(T))
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(&(*all)[r], blobs[r].data(), sizeof(T));
-    if (const int32_t error = (*all)[r].error; error != 0 && first.ok())
-      first = Status(static_cast<StatusCode>(error), fmt::format("rank {}: {}", r, blobs[r].substr(sizeof(T))));
+  for (size_t r = 0; r < passed.size(); ++r) {
+    auto theirs = read_outcome<T>(passed[r].bytes, r);
+    if (!theirs.ok() && first.ok()) first = theirs.status();
+    all->push_back(theirs.ok() ? std::move(*theirs) : T());
+    files->push_back(passed[r].descriptors.empty() ? Fd() : std::move(passed[r].descriptors[0]));
   }
+  (*files)[static_cast<size_t>(rank)] = std::move(own);
   return first;
 }
 
@@ -168,34 +153,33 @@ Status ShmTransport::prepare(Fd* own) {
   return {};
 }
 
-// Three exchanges: readiness, descriptors, results. A rank with an error still takes part, and all ranks get its error
-// at once.
+// Two exchanges: files and results. A rank with an error still takes part, and all ranks get its error at once.
 Status ShmTransport::meet(const Status& ready, Fd own) {
-  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // other ranks read it from here
-  Announcement mine;
-  mine.process = ProcessName::self();
-  mine.probe_address = reinterpret_cast<uint64_t>(&value);
-  mine.probe_value = value;
+  uint64_t value =
+      (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // another rank reads it from here
+  const Announcement mine{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
   std::vector<Announcement> all;
-  RONDO_TRY(exchange(peers_, rank_, ready, mine, &all));
-  for (const Announcement& a : all) processes_.push_back(a.process);
-
   std::vector<Fd> files;
-  RONDO_TRY(exchange_files(std::move(own), kRanksPerFile, &files));
+  RONDO_TRY(exchange<Announcement>(peers_, rank_, ready.ok() ? Expected<Announcement>(mine) : ready, std::move(own),
+                                   &all, &files));
+  for (const Announcement& a : all) processes_.push_back(a.process);
   auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
   files.clear();
-  Verdict verdict;
+  uint8_t may_pull = 0;
   if (mapped.ok()) {
     segments_ = std::move(*mapped);
     std::vector<SegmentAddress> places;
     for (uint64_t r = 0; r < all.size(); ++r)
       places.push_back({segments_.bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
     set_places(std::move(places));
-    verdict.can_pull = try_pulling(all);
+    const Rank next = (rank_ + 1) % layout_.nranks;
+    const Announcement& a = all[static_cast<size_t>(next)];
+    may_pull = peers_.may_pull() && reads(next, a.probe_address, a.probe_value);
   }
-  std::vector<Verdict> verdicts;
-  RONDO_TRY(exchange(peers_, rank_, mapped.status(), verdict, &verdicts));
-  can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](const Verdict& v) { return v.can_pull != 0; });
+  std::vector<uint8_t> verdicts;
+  RONDO_TRY(exchange<uint8_t>(peers_, rank_, mapped.ok() ? Expected<uint8_t>(may_pull) : mapped.status(), Fd(),
+                              &verdicts, &files));
+  can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](uint8_t v) { return v != 0; });
   return {};
 }
 
@@ -209,18 +193,12 @@ Expected<StagingPool::Range> ShmTransport::take(uint64_t bytes, StagingPool::Use
   return StagingPool::Range{std::exchange(rest.offset, rest.offset + bytes), bytes};
 }
 
-// Reads a number from every peer's memory and compares it: other pid namespaces, Yama and seccomp may forbid it. All
-// ranks must succeed, or none pulls.
-bool ShmTransport::try_pulling(const std::vector<Announcement>& all) {
-  if (!peers_.may_pull()) return false;
-  for (Rank r = 0; r < layout_.nranks; ++r) {
-    if (r == rank_) continue;
-    const Announcement& a = all[static_cast<size_t>(r)];
-    uint64_t read = 0;
-    if (!pull(r, {RemoteAddress::kByCopy, a.probe_address}, 0, &read, sizeof read).ok() || read != a.probe_value)
-      return false;
-  }
-  return true;
+// Tests whether this rank can read a number from a peer's memory: other pid namespaces, Yama and seccomp may forbid it.
+// Each rank tests only the next one. If every rank can read the next one, every rank can read all others, because the
+// kernel compares their users, namespaces and capabilities. All ranks must succeed, or none pulls.
+bool ShmTransport::reads(Rank peer, uint64_t address, uint64_t value) {
+  uint64_t read = 0;
+  return pull(peer, {RemoteAddress::kByCopy, address}, 0, &read, sizeof read).ok() && read == value;
 }
 
 Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
@@ -249,13 +227,17 @@ ShmTransport::~ShmTransport() {
   pool_->free_later({departed, processes_, std::move(kept_)});
 }
 
-std::optional<PeerLoss> ShmTransport::find_lost() { return peers_.find_lost(); }
+std::optional<PeerLoss> ShmTransport::find_lost() {
+  auto loss = peers_.find_lost();
+  return loss ? std::optional(PeerLoss{loss->rank, std::move(loss->how)}) : std::nullopt;
+}
 
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   auto own = make_file("rondo-alloc", bytes);
-  RONDO_TRY(of_rank(rank_, own.status()));
+  const Expected<Nothing> outcome = own.ok() ? Expected<Nothing>(Nothing()) : own.status();
+  std::vector<Nothing> all;
   std::vector<Fd> files;
-  RONDO_TRY(exchange_files(std::move(*own), 1, &files));
+  RONDO_TRY(exchange<Nothing>(peers_, rank_, outcome, own.ok() ? std::move(*own) : Fd(), &all, &files));
   auto region = map(files, 1, bytes, 0);
   RONDO_TRY(of_rank(rank_, region.status()));
   regions_.push_back(std::move(*region));

@@ -24,24 +24,11 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/process_name.h"
+#include "bootstrap/local_peers.h"
 #include "transport/segment.h"
 
 namespace rondo {
-
-/// The communicator's out-of-band channel, as the transport needs it.
-class LocalPeers {
- public:
-  virtual ~LocalPeers() = default;
-  /// Collective: sends this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, owned by the
-  /// caller.
-  virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
-  /// Collective: every rank's bytes, by rank.
-  virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
-  /// False if this rank must not read the others' memory (setting cma): then none does.
-  virtual bool may_pull() const { return true; }
-  /// A peer whose process is gone. Never blocks.
-  virtual std::optional<PeerLoss> find_lost() = 0;
-};
 
 class ShmTransport final : public SegmentTransport {
  public:
@@ -84,14 +71,12 @@ class ShmTransport final : public SegmentTransport {
   struct FileLayout {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
-  struct Announcement;
   ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers);
   Status prepare(Fd* own);
   Status meet(const Status& ready, Fd own);
-  Status exchange_files(Fd own, size_t step, std::vector<Fd>* files);
   Expected<Region> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
-  bool try_pulling(const std::vector<Announcement>& all);
+  bool reads(Rank peer, uint64_t address, uint64_t value);
 
   LocalPeers& peers_;
   FileLayout file_;
