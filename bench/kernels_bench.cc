@@ -26,7 +26,6 @@ struct Work {
   uint32_t num_dst;
   uint64_t num_bytes;
   uint32_t divide_by;
-  bool stream;
 };
 
 struct Free {
@@ -60,7 +59,6 @@ void run(benchmark::State& state, const Work& work) {
   args.num_dst = work.num_dst;
   args.num_elems = work.copies ? work.num_bytes : work.num_bytes / dtype_bytes(work.dtype);
   args.divide_by = work.divide_by;
-  args.stream = work.stream;
   const Kernel kernel = work.copies
                             ? work.table->copy
                             : work.table->reduce[static_cast<int>(work.dtype)][static_cast<int>(work.op)];
@@ -77,7 +75,6 @@ void add(const Work& work) {
   if (!work.copies) name += std::string(dtype_name(work.dtype)) + "/" + std::string(op_name(work.op)) + "/";
   name += std::to_string(work.num_src) + "x" + std::to_string(work.num_dst) + "/" + std::to_string(work.num_bytes);
   if (work.divide_by != 0) name += "/by" + std::to_string(work.divide_by);
-  if (work.stream) name += "/stream";
   benchmark::RegisterBenchmark(name.c_str(), [work](benchmark::State& state) { run(state, work); });
 }
 
@@ -149,8 +146,8 @@ void add(const MixedWork& work) {
 void add_mixed(const KernelTable* table) {
   constexpr uint64_t kElems = 16 << 10;
   constexpr Dtype kF = Dtype::kFloat32, kB = Dtype::kBfloat16, kH = Dtype::kFloat16;
-  for (uint32_t num_src : {1, 2, 4, 8}) add({table, false, kF, Op::kSum, num_src, 1, kElems * 4, 0, false});
-  for (uint32_t num_src : {1, 2}) add({table, false, kF, Op::kSum, num_src, 2, kElems * 4, 0, false});
+  for (uint32_t num_src : {1, 2, 4, 8}) add({table, false, kF, Op::kSum, num_src, 1, kElems * 4, 0});
+  for (uint32_t num_src : {1, 2}) add({table, false, kF, Op::kSum, num_src, 2, kElems * 4, 0});
   for (const TypeRow& row : {TypeRow{kF, kB, kF, kF}, TypeRow{kF, kB, kF, kB}, TypeRow{kB, kB, kF, kF},
                              TypeRow{kF, kH, kF, kF}, TypeRow{kF, kH, kF, kH}, TypeRow{kB, kF, kF, kB},
                              TypeRow{kF, Dtype::kFloat8E4m3, kF, kF}, TypeRow{kF, Dtype::kFloat8E5m2, kF, kF}}) {
@@ -170,30 +167,27 @@ void add_level(const KernelTable* table) {
   constexpr uint64_t kL1 = 8 << 10, kL2 = 256 << 10, kMemory = 64 << 20;
   for (uint64_t num_bytes : {kL1, kL2, kMemory}) {
     for (uint32_t num_dst : {1, 2, 4}) {
-      add({table, true, Dtype::kUint8, Op::kSum, 1, num_dst, num_bytes, 0, false});
-      if (num_bytes == kMemory) add({table, true, Dtype::kUint8, Op::kSum, 1, num_dst, num_bytes, 0, true});
+      add({table, true, Dtype::kUint8, Op::kSum, 1, num_dst, num_bytes, 0});
     }
   }
   for (int d = 0; d < kNumDtypes; ++d) {
     const Dtype dtype = static_cast<Dtype>(d);
     for (uint64_t num_bytes : {kL1, kL2}) {
-      for (Op op : {Op::kSum, Op::kProd, Op::kMax}) add({table, false, dtype, op, 2, 1, num_bytes, 0, false});
-      for (uint32_t divide_by : {8, 7}) add({table, false, dtype, Op::kAvg, 2, 1, num_bytes, divide_by, false});
+      for (Op op : {Op::kSum, Op::kProd, Op::kMax}) add({table, false, dtype, op, 2, 1, num_bytes, 0});
+      for (uint32_t divide_by : {8, 7}) add({table, false, dtype, Op::kAvg, 2, 1, num_bytes, divide_by});
     }
-    add({table, false, dtype, Op::kSum, 2, 2, kL1, 0, false});
-    add({table, false, dtype, Op::kSum, 8, 1, kL1, 0, false});
+    add({table, false, dtype, Op::kSum, 2, 2, kL1, 0});
+    add({table, false, dtype, Op::kSum, 8, 1, kL1, 0});
   }
   for (Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
-    for (bool stream : {false, true}) {
-      add({table, false, dtype, Op::kSum, 2, 1, kMemory, 0, stream});
-      add({table, false, dtype, Op::kSum, 2, 2, kMemory, 0, stream});
-    }
+    add({table, false, dtype, Op::kSum, 2, 1, kMemory, 0});
+    add({table, false, dtype, Op::kSum, 2, 2, kMemory, 0});
     for (uint32_t num_src : {4, 16, 64}) {
-      add({table, false, dtype, Op::kSum, num_src, 1, kL2, 0, false});
-      add({table, false, dtype, Op::kSum, num_src, 1, kMemory / 16, 0, false});
+      add({table, false, dtype, Op::kSum, num_src, 1, kL2, 0});
+      add({table, false, dtype, Op::kSum, num_src, 1, kMemory / 16, 0});
     }
     for (uint64_t num_elems : {1, 2, 4, 7, 14, 63}) {
-      add({table, false, dtype, Op::kSum, 2, 1, num_elems * dtype_bytes(dtype), 0, false});
+      add({table, false, dtype, Op::kSum, 2, 1, num_elems * dtype_bytes(dtype), 0});
     }
   }
 }

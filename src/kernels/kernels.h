@@ -26,7 +26,6 @@ struct KernelArgs {
   uint32_t own = kNoOwn;             // premul_sum: index of the source that is the caller's raw input
   const void* premul = nullptr;      // its scale, one element of the accumulator type; used if own != kNoOwn
   uint32_t divide_by = 0;            // avg: divides the result in the accumulator type; 0: no division
-  bool stream = false;               // non-temporal stores to the sinks; the kernel fences before it returns
 };
 using Kernel = void (*)(const KernelArgs&);
 
@@ -34,7 +33,7 @@ using Kernel = void (*)(const KernelArgs&);
 /// there is one, and dst[0] (dst_type), if has_dst. Every source is widened to fp32. The own one is then scaled
 /// (args.premul, unless null) and rounded to the wire type as if it were sent. Sources are combined left to right in
 /// fp32; divided (args.divide_by); rounded once per sink: sends to the wire type, dst[0] to dst_type (first to the wire
-/// type if result_as_wire). NaN is stored as the canonical one, in copies too. args.stream is ignored. dst[0] may be
+/// type if result_as_wire). NaN is stored as the canonical one, in copies too. dst[0] may be
 /// the own source if both have the same type; otherwise no source and sink may be the same memory.
 /// raw: the sources are their owners' inputs, not sent. All hold own_type and are treated like the own source; args.own
 /// only names the source that may share memory with the sink; args.premul is null.

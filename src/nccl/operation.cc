@@ -19,7 +19,7 @@ void widen_scale(Dtype dtype, const void* from, std::byte (&to)[8]) {
   const auto widened = [&](const FloatFormat& format, size_t bytes) {
     uint32_t code = 0;
     std::memcpy(&code, from, bytes);  // little-endian, like every supported host
-    const float value = float_formats_internal::widen(code, format);
+    const float value = value_of_code(code, format);
     std::memcpy(to, &value, sizeof value);
   };
   switch (dtype) {

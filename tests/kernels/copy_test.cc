@@ -1,4 +1,4 @@
-// The copy kernel of every SIMD level: 1..5 sinks, small and large sizes, misaligned, in place, streaming.
+// The copy kernel of every SIMD level: 1..5 sinks, small and large sizes, misaligned, in place.
 // labels: unit
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::vector<uint8_t> random_bytes(uint64_t num_bytes) {
 }
 
 // Copies num_bytes between misalignments and checks every byte of every sink and around it.
-void check_copy(const KernelTable& table, uint64_t num_bytes, uint32_t num_dst, uint64_t shift_bytes, bool stream) {
+void check_copy(const KernelTable& table, uint64_t num_bytes, uint32_t num_dst, uint64_t shift_bytes) {
   const std::vector<uint8_t> pattern = random_bytes(num_bytes);
   std::vector<uint8_t> source(num_bytes + 128, kGuard);
   uint8_t* from = source.data() + shift_bytes;
@@ -39,14 +39,13 @@ void check_copy(const KernelTable& table, uint64_t num_bytes, uint32_t num_dst, 
   args.num_src = 1;
   args.num_dst = num_dst;
   args.num_elems = num_bytes;
-  args.stream = stream;
   table.copy(args);
   for (uint32_t d = 0; d < num_dst; ++d) {
     std::vector<uint8_t> expected(num_bytes + 256, kGuard);
     const int64_t first = static_cast<uint8_t*>(dst[d]) - sinks[d].data();
     std::copy(pattern.begin(), pattern.end(), expected.begin() + first);
     ASSERT_EQ(sinks[d], expected) << table.level << " bytes " << num_bytes << " sinks " << num_dst << " sink " << d
-                                  << " shift " << shift_bytes << " stream " << stream;
+                                  << " shift " << shift_bytes;
   }
 }
 
@@ -57,13 +56,11 @@ TEST(CopyKernel, CopiesEveryByteAndNoOther) {
     for (uint32_t num_dst = 1; num_dst <= 5; ++num_dst) {
       for (uint64_t num_bytes = 0; num_bytes <= 300; ++num_bytes) {
         for (uint64_t shift : {0, 1, 3, 8, 33}) {
-          ASSERT_NO_FATAL_FAILURE(check_copy(*table, num_bytes, num_dst, shift, num_bytes % 2 == 0));
+          ASSERT_NO_FATAL_FAILURE(check_copy(*table, num_bytes, num_dst, shift));
         }
       }
       for (uint64_t num_bytes : {4095, 65536, 1000003}) {
-        for (bool stream : {false, true}) {
-          ASSERT_NO_FATAL_FAILURE(check_copy(*table, num_bytes, num_dst, num_bytes % 13, stream));
-        }
+        ASSERT_NO_FATAL_FAILURE(check_copy(*table, num_bytes, num_dst, num_bytes % 13));
       }
     }
   }
@@ -75,22 +72,19 @@ TEST(CopyKernel, SinkMayBeTheSource) {
     const KernelTable* table = kernel_table(level);
     if (table == nullptr) continue;
     for (uint32_t num_dst = 1; num_dst <= 3; ++num_dst) {
-      for (bool stream : {false, true}) {
-        std::vector<uint8_t> own = pattern;
-        std::vector<std::vector<uint8_t>> others(2, std::vector<uint8_t>(pattern.size()));
-        const void* src = own.data();
-        void* dst[3] = {own.data(), others[0].data(), others[1].data()};
-        KernelArgs args;
-        args.src = &src;
-        args.dst = dst;
-        args.num_src = 1;
-        args.num_dst = num_dst;
-        args.num_elems = pattern.size();
-        args.stream = stream;
-        table->copy(args);
-        EXPECT_EQ(own, pattern);
-        for (uint32_t d = 1; d < num_dst; ++d) EXPECT_EQ(others[d - 1], pattern);
-      }
+      std::vector<uint8_t> own = pattern;
+      std::vector<std::vector<uint8_t>> others(2, std::vector<uint8_t>(pattern.size()));
+      const void* src = own.data();
+      void* dst[3] = {own.data(), others[0].data(), others[1].data()};
+      KernelArgs args;
+      args.src = &src;
+      args.dst = dst;
+      args.num_src = 1;
+      args.num_dst = num_dst;
+      args.num_elems = pattern.size();
+      table->copy(args);
+      EXPECT_EQ(own, pattern);
+      for (uint32_t d = 1; d < num_dst; ++d) EXPECT_EQ(others[d - 1], pattern);
     }
   }
 }

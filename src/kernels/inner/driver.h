@@ -3,9 +3,8 @@
 //
 //   |<- steps of kUnroll vectors ->|<- single vectors ->|<- tail: part of a vector ->|
 //
-// Streaming adds a head, up to the alignment of the sinks, and streams only the steps. All loads of a step precede its
-// first store; a sink may therefore be a source. The tail is one partial load and store of a vector, not a scalar loop:
-// a call for a few elements is only a tail.
+// All loads of a step precede its first store; a sink may therefore be a source. The tail is one partial load and store
+// of a vector, not a scalar loop: a call for a few elements is only a tail.
 #pragma once
 
 #include "kernels/inner/recipes.h"
@@ -53,7 +52,7 @@ RONDO_INLINE void prefetch(const S& shape, const uint8_t* p) {
   }
 }
 
-template <int kUnroll, bool kStream, class R, class S>
+template <int kUnroll, class R, class S>
 RONDO_INLINE void step(const R& recipe, const S& shape, uint64_t offset) {
   typename R::Acc acc[kUnroll];
   const uint8_t* p = shape.src(0) + offset;
@@ -71,13 +70,7 @@ RONDO_INLINE void step(const R& recipe, const S& shape, uint64_t offset) {
   for (uint32_t d = 0; d < shape.num_dst(); ++d) {
     uint8_t* q = shape.dst(d) + offset;
 #pragma GCC unroll 8
-    for (int u = 0; u < kUnroll; ++u) {
-      if constexpr (kStream) {
-        store_stream(q + u * kWidth, out[u]);
-      } else {
-        store(q + u * kWidth, out[u]);
-      }
-    }
+    for (int u = 0; u < kUnroll; ++u) store(q + u * kWidth, out[u]);
   }
 }
 
@@ -92,48 +85,16 @@ RONDO_INLINE void partial_step(const R& recipe, const S& shape, uint64_t offset,
   for (uint32_t d = 0; d < shape.num_dst(); ++d) store_partial(shape.dst(d) + offset, out, num_bytes);
 }
 
-// The bytes from offset up to num_bytes.
 template <uint32_t kNumSrc, uint32_t kNumDst, class R>
-__attribute__((noinline)) void pass(const KernelArgs& args, uint64_t offset, uint64_t num_bytes, R recipe) {
+__attribute__((noinline)) void pass(const KernelArgs& args, uint64_t num_bytes, R recipe) {
   const Shape<kNumSrc, kNumDst> shape(args);
+  uint64_t offset = 0;
   constexpr uint64_t kStep = R::kUnroll * kWidth;
-  for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, false>(recipe, shape, offset);
+  for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll>(recipe, shape, offset);
   if constexpr (R::kUnroll > 1) {
-    for (; num_bytes - offset >= kWidth; offset += kWidth) step<1, false>(recipe, shape, offset);
+    for (; num_bytes - offset >= kWidth; offset += kWidth) step<1>(recipe, shape, offset);
   }
   if (offset != num_bytes) partial_step(recipe, shape, offset, num_bytes - offset);
-}
-
-// Bytes before aligned streaming stores are possible. All sinks need the same offset within a vector; num_bytes if they
-// differ.
-RONDO_INLINE uint64_t bytes_before_alignment(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes) {
-  const uint64_t place = reinterpret_cast<uint64_t>(args.dst[0]) % kWidth;
-  bool aligned = place % elem_bytes == 0;
-  for (uint32_t d = 1; d < args.num_dst; ++d) {
-    aligned = aligned && reinterpret_cast<uint64_t>(args.dst[d]) % kWidth == place;
-  }
-  const uint64_t head = (kWidth - place) % kWidth;
-  return aligned && head < num_bytes ? head : num_bytes;
-}
-
-template <class R>
-__attribute__((noinline)) void streaming_pass(const KernelArgs& args, uint64_t num_bytes, uint64_t head, R recipe) {
-  const Shape<0, 0> shape(args);
-  constexpr uint64_t kStep = R::kUnroll * kWidth;
-  pass<0, 0>(args, 0, head, recipe);
-  uint64_t offset = head;
-  for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, true>(recipe, shape, offset);
-  pass<0, 0>(args, offset, num_bytes, recipe);
-  stream_fence();
-}
-
-// If the sinks cannot be streamed together, they get ordinary stores.
-template <class R>
-RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes, const R& recipe) {
-  const uint64_t head = bytes_before_alignment(args, elem_bytes, num_bytes);
-  if (head == num_bytes) return false;
-  streaming_pass(args, num_bytes, head, recipe);
-  return true;
 }
 
 // Shapes of reductions: rings and trees have two sources, with one sink (keep or send) or two (keep and send). If
@@ -141,19 +102,16 @@ RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uin
 template <class R>
 RONDO_INLINE void run(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
   const uint64_t num_bytes = args.num_elems * elem_bytes;
-  if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
   if constexpr (R::kUnroll > 1) {
-    if (args.num_src == 2 && args.num_dst == 1) return pass<2, 1>(args, 0, num_bytes, recipe);
-    if (args.num_src == 2 && args.num_dst == 2) return pass<2, 2>(args, 0, num_bytes, recipe);
+    if (args.num_src == 2 && args.num_dst == 1) return pass<2, 1>(args, num_bytes, recipe);
+    if (args.num_src == 2 && args.num_dst == 2) return pass<2, 2>(args, num_bytes, recipe);
   }
-  pass<0, 0>(args, 0, num_bytes, recipe);
+  pass<0, 0>(args, num_bytes, recipe);
 }
 // For rarer reductions, whose cost is not in the pointer tables.
 template <class R>
 RONDO_INLINE void run_any_shape(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
-  const uint64_t num_bytes = args.num_elems * elem_bytes;
-  if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
-  pass<0, 0>(args, 0, num_bytes, recipe);
+  pass<0, 0>(args, args.num_elems * elem_bytes, recipe);
 }
 
 struct Identity {
@@ -166,9 +124,8 @@ struct Identity {
 
 __attribute__((noinline)) void copy_bytes(const KernelArgs& args, uint64_t num_bytes) {
   if (num_bytes == 0) return;
-  if (args.stream && try_streaming(args, 1, num_bytes, Identity{})) return;
-  if (args.num_dst == 2) return pass<1, 2>(args, 0, num_bytes, Identity{});
-  if (args.num_dst != 1) return pass<1, 0>(args, 0, num_bytes, Identity{});
+  if (args.num_dst == 2) return pass<1, 2>(args, num_bytes, Identity{});
+  if (args.num_dst != 1) return pass<1, 0>(args, num_bytes, Identity{});
   if (args.dst[0] == args.src[0]) return;
   __builtin_memcpy(args.dst[0], args.src[0], num_bytes);  // the C library has this processor's best copy
 }

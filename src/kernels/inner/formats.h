@@ -47,6 +47,13 @@ RONDO_INLINE Doubles canonical(Doubles v) {
 }
 #endif
 
+// Codes of f with canonical NaN. V: lanes of T, signed because SIMD instructions compare signed.
+template <const FloatFormat& f, class T, class V>
+RONDO_INLINE V canonical_codes(V code) {
+  const V magnitude = code & static_cast<T>(f.sign_bit - 1);
+  return magnitude > static_cast<T>(f.max_code) ? V{} + static_cast<T>(f.nan_code) : code;
+}
+
 // The accumulators of one storage vector.
 template <int P, class V>
 struct Pack {
@@ -162,39 +169,42 @@ using NarrowFloatOf = NarrowFloat<f.mantissa_bits, f.bias, f.max_code, f.nan_cod
 using E4m3 = NarrowFloatOf<kFormatE4m3, 8>;
 using E5m2 = NarrowFloatOf<kFormatE5m2, 8>;
 
-#if RONDO_KERNEL_WIDTH == 64
-// F16C and AVX-512 convert in hardware. With a canonical NaN first, the bits equal the arithmetic above.
-struct Fp16 {
-  using Acc = Pack<2, Floats>;
-  using Scalar = float;
-  static RONDO_INLINE Acc widen(Raw x) {
-    const __m512i v = reinterpret_cast<__m512i>(x);
-    return {{reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm512_castsi512_si256(v))),
-             reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)))}};
-  }
-  static RONDO_INLINE Raw narrow(const Acc& a) {
-    const __m256i lo = _mm512_cvtps_ph(reinterpret_cast<__m512>(canonical(a.v[0])), _MM_FROUND_TO_NEAREST_INT);
-    const __m256i hi = _mm512_cvtps_ph(reinterpret_cast<__m512>(canonical(a.v[1])), _MM_FROUND_TO_NEAREST_INT);
-    return reinterpret_cast<Raw>(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
-  }
-};
-#elif RONDO_KERNEL_WIDTH == 32
-struct Fp16 {
-  using Acc = Pack<2, Floats>;
-  using Scalar = float;
-  static RONDO_INLINE Acc widen(Raw x) {
-    const __m256i v = reinterpret_cast<__m256i>(x);
-    return {{reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_castsi256_si128(v))),
-             reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)))}};
-  }
-  static RONDO_INLINE Raw narrow(const Acc& a) {
-    const __m128i lo = _mm256_cvtps_ph(reinterpret_cast<__m256>(canonical(a.v[0])), _MM_FROUND_TO_NEAREST_INT);
-    const __m128i hi = _mm256_cvtps_ph(reinterpret_cast<__m256>(canonical(a.v[1])), _MM_FROUND_TO_NEAREST_INT);
-    return reinterpret_cast<Raw>(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
-  }
-};
-#else
+#if RONDO_KERNEL_WIDTH == 16
 using Fp16 = NarrowFloatOf<kFormatFp16, 16>;
+#else
+// F16C and AVX-512 convert in hardware, from and to half a register. With a canonical NaN first, the bits equal the
+// arithmetic above.
+#if RONDO_KERNEL_WIDTH == 64
+using HalfRaw = __m256i;
+RONDO_INLINE HalfRaw lower_half(Raw x) { return _mm512_castsi512_si256(reinterpret_cast<__m512i>(x)); }
+RONDO_INLINE HalfRaw upper_half(Raw x) { return _mm512_extracti64x4_epi64(reinterpret_cast<__m512i>(x), 1); }
+RONDO_INLINE Raw both_halves(HalfRaw lo, HalfRaw hi) {
+  return reinterpret_cast<Raw>(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+}
+RONDO_INLINE Floats widen_fp16(HalfRaw c) { return reinterpret_cast<Floats>(_mm512_cvtph_ps(c)); }
+RONDO_INLINE HalfRaw narrow_fp16(Floats v) {
+  return _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+}
+#else
+using HalfRaw = __m128i;
+RONDO_INLINE HalfRaw lower_half(Raw x) { return _mm256_castsi256_si128(reinterpret_cast<__m256i>(x)); }
+RONDO_INLINE HalfRaw upper_half(Raw x) { return _mm256_extracti128_si256(reinterpret_cast<__m256i>(x), 1); }
+RONDO_INLINE Raw both_halves(HalfRaw lo, HalfRaw hi) {
+  return reinterpret_cast<Raw>(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+}
+RONDO_INLINE Floats widen_fp16(HalfRaw c) { return reinterpret_cast<Floats>(_mm256_cvtph_ps(c)); }
+RONDO_INLINE HalfRaw narrow_fp16(Floats v) {
+  return _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
+struct Fp16 {
+  using Acc = Pack<2, Floats>;
+  using Scalar = float;
+  static RONDO_INLINE Acc widen(Raw x) { return {{widen_fp16(lower_half(x)), widen_fp16(upper_half(x))}}; }
+  static RONDO_INLINE Raw narrow(const Acc& a) {
+    return both_halves(narrow_fp16(canonical(a.v[0])), narrow_fp16(canonical(a.v[1])));
+  }
+};
 #endif
 
 }  // namespace

@@ -94,28 +94,13 @@ struct LanesBf16 {
   static RONDO_INLINE Floats round(Floats v) { return floats_of(Bf16::round(v) & 0xffff0000u); }
 };
 
-#if RONDO_KERNEL_WIDTH == 64
+#if RONDO_KERNEL_WIDTH != 16
 struct LanesFp16 {
   using Code = Codes16;
-  static RONDO_INLINE Floats widen(Code c) {
-    return reinterpret_cast<Floats>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(c)));
-  }
+  static RONDO_INLINE Floats widen(Code c) { return widen_fp16(reinterpret_cast<HalfRaw>(c)); }
   static RONDO_INLINE Code narrow(Floats v) { return narrow_number(canonical(v)); }
-  static RONDO_INLINE Code narrow_number(Floats v) {  // v: no NaN but the canonical one
-    return reinterpret_cast<Code>(_mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
-  }
-  static RONDO_INLINE Floats round(Floats v) { return widen(narrow(v)); }
-};
-#elif RONDO_KERNEL_WIDTH == 32
-struct LanesFp16 {
-  using Code = Codes16;
-  static RONDO_INLINE Floats widen(Code c) {
-    return reinterpret_cast<Floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(c)));
-  }
-  static RONDO_INLINE Code narrow(Floats v) { return narrow_number(canonical(v)); }
-  static RONDO_INLINE Code narrow_number(Floats v) {  // v: no NaN but the canonical one
-    return reinterpret_cast<Code>(_mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
-  }
+  // v: no NaN but the canonical one.
+  static RONDO_INLINE Code narrow_number(Floats v) { return reinterpret_cast<Code>(narrow_fp16(v)); }
   static RONDO_INLINE Floats round(Floats v) { return widen(narrow(v)); }
 };
 #endif

@@ -116,19 +116,12 @@ struct SumQuotient : Sum<Wrapping<U>> {
   }
 };
 
-template <class T>
-struct IntMax : Sum<Wrapping<T>> {
+template <class T, bool kMax>
+struct IntExtreme : Sum<Wrapping<T>> {
   using Acc = Vec<T>;
   RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t) const {
     const Acc b = reinterpret_cast<Acc>(x);
-    return a > b ? a : b;
-  }
-};
-template <class T>
-struct IntMin : Sum<Wrapping<T>> {
-  using Acc = Vec<T>;
-  RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t) const {
-    const Acc b = reinterpret_cast<Acc>(x);
+    if constexpr (kMax) return a > b ? a : b;
     return a < b ? a : b;
   }
 };

@@ -12,72 +12,55 @@ namespace rondo {
 namespace RONDO_KERNEL_LEVEL {
 namespace {
 
-template <Dtype kDtype>
-struct Element;
-#define RONDO_INT_ELEMENT(dtype, type, wrapping) \
-  template <>                                    \
-  struct Element<Dtype::dtype> {                 \
-    using Value = type;                          \
-    using Unsigned = wrapping;                   \
-    using Format = Wrapping<wrapping>;           \
-    using Max = IntMax<type>;                    \
-    using Min = IntMin<type>;                    \
-  };
-RONDO_INT_ELEMENT(kInt8, int8_t, uint8_t)
-RONDO_INT_ELEMENT(kUint8, uint8_t, uint8_t)
-RONDO_INT_ELEMENT(kInt32, int32_t, uint32_t)
-RONDO_INT_ELEMENT(kUint32, uint32_t, uint32_t)
-RONDO_INT_ELEMENT(kInt64, int64_t, uint64_t)
-RONDO_INT_ELEMENT(kUint64, uint64_t, uint64_t)
-#undef RONDO_INT_ELEMENT
-#define RONDO_FLOAT_ELEMENT(dtype, format, bits)      \
-  template <>                                         \
-  struct Element<Dtype::dtype> {                      \
-    using Value = void;                               \
-    using Format = format;                            \
-    using Max = FloatExtreme<format, Vec<bits>, true>;  \
-    using Min = FloatExtreme<format, Vec<bits>, false>; \
-  };
-RONDO_FLOAT_ELEMENT(kFloat32, Fp32, uint32_t)
-RONDO_FLOAT_ELEMENT(kFloat64, Fp64, uint64_t)
-#undef RONDO_FLOAT_ELEMENT
-#define RONDO_NARROW_ELEMENT(dtype, format, spec, code)                        \
-  template <>                                                                  \
-  struct Element<Dtype::dtype> {                                               \
-    using Value = void;                                                        \
-    using Format = format;                                                     \
-    using Max = NarrowExtreme<code, spec.max_code, spec.nan_code, true>;       \
-    using Min = NarrowExtreme<code, spec.max_code, spec.nan_code, false>;      \
-  };
-RONDO_NARROW_ELEMENT(kFloat16, Fp16, kFormatFp16, int16_t)
-RONDO_NARROW_ELEMENT(kBfloat16, Bf16, kFormatBf16, int16_t)
-RONDO_NARROW_ELEMENT(kFloat8E4m3, E4m3, kFormatE4m3, int8_t)
-RONDO_NARROW_ELEMENT(kFloat8E5m2, E5m2, kFormatE5m2, int8_t)
-#undef RONDO_NARROW_ELEMENT
+// Value: the type of integers, void of floats.
+template <class T, class U>
+struct IntElement {
+  using Value = T;
+  using Unsigned = U;
+  using Format = Wrapping<U>;
+  template <bool kMax>
+  using Extreme = IntExtreme<T, kMax>;
+};
+template <class F, class B>
+struct FloatElement {
+  using Value = void;
+  using Format = F;
+  template <bool kMax>
+  using Extreme = FloatExtreme<F, Vec<B>, kMax>;
+};
+template <class F, const FloatFormat& f, class Code>
+struct NarrowElement {
+  using Value = void;
+  using Format = F;
+  template <bool kMax>
+  using Extreme = NarrowExtreme<Code, f.max_code, f.nan_code, kMax>;
+};
 
+// clang-format off
+template <Dtype kDtype> struct Element;
+template <> struct Element<Dtype::kInt8> : IntElement<int8_t, uint8_t> {};
+template <> struct Element<Dtype::kUint8> : IntElement<uint8_t, uint8_t> {};
+template <> struct Element<Dtype::kInt32> : IntElement<int32_t, uint32_t> {};
+template <> struct Element<Dtype::kUint32> : IntElement<uint32_t, uint32_t> {};
+template <> struct Element<Dtype::kInt64> : IntElement<int64_t, uint64_t> {};
+template <> struct Element<Dtype::kUint64> : IntElement<uint64_t, uint64_t> {};
+template <> struct Element<Dtype::kFloat32> : FloatElement<Fp32, uint32_t> {};
+template <> struct Element<Dtype::kFloat64> : FloatElement<Fp64, uint64_t> {};
+template <> struct Element<Dtype::kFloat16> : NarrowElement<Fp16, kFormatFp16, int16_t> {};
+template <> struct Element<Dtype::kBfloat16> : NarrowElement<Bf16, kFormatBf16, int16_t> {};
+template <> struct Element<Dtype::kFloat8E4m3> : NarrowElement<E4m3, kFormatE4m3, int8_t> {};
+template <> struct Element<Dtype::kFloat8E5m2> : NarrowElement<E5m2, kFormatE5m2, int8_t> {};
+// clang-format on
+
+template <Dtype kDtype, class Recipe>
+void reduce(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
+  run(args, kBytes, Recipe{});
+}
 template <Dtype kDtype>
 void sum(const KernelArgs& args) {
-  constexpr uint32_t kBytes = dtype_bytes(kDtype);
-  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
-  run(args, kBytes, Sum<typename Element<kDtype>::Format>{});
-}
-template <Dtype kDtype>
-void prod(const KernelArgs& args) {
-  constexpr uint32_t kBytes = dtype_bytes(kDtype);
-  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
-  run(args, kBytes, Prod<typename Element<kDtype>::Format>{});
-}
-template <Dtype kDtype>
-void max(const KernelArgs& args) {
-  constexpr uint32_t kBytes = dtype_bytes(kDtype);
-  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
-  run(args, kBytes, typename Element<kDtype>::Max{});
-}
-template <Dtype kDtype>
-void min(const KernelArgs& args) {
-  constexpr uint32_t kBytes = dtype_bytes(kDtype);
-  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
-  run(args, kBytes, typename Element<kDtype>::Min{});
+  reduce<kDtype, Sum<typename Element<kDtype>::Format>>(args);
 }
 
 template <Dtype kDtype>
@@ -125,8 +108,13 @@ void premul_sum(const KernelArgs& args) {
 void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
 
 // Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
-#define RONDO_ROW(e, v, name, bytes, acc)                                                                       \
-  {&sum<Dtype::e>, &prod<Dtype::e>, &max<Dtype::e>, &min<Dtype::e>, &avg<Dtype::e>, &premul_sum<Dtype::e>},
+#define RONDO_ROW(e, v, name, bytes, acc)                \
+  {&sum<Dtype::e>,                                       \
+   &reduce<Dtype::e, Prod<Element<Dtype::e>::Format>>,   \
+   &reduce<Dtype::e, Element<Dtype::e>::Extreme<true>>,  \
+   &reduce<Dtype::e, Element<Dtype::e>::Extreme<false>>, \
+   &avg<Dtype::e>,                                       \
+   &premul_sum<Dtype::e>},
 #define RONDO_TABLE(level_name) \
   { level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}, &mixed }
 

@@ -1,4 +1,4 @@
-// One storage vector of kWidth bytes: loads, partial loads, stores, streaming stores. Included once per SIMD level.
+// One storage vector of kWidth bytes: loads, partial loads, stores. Included once per SIMD level.
 //
 // Everything in inner/ is compiled once per level with that level's instruction set. No symbol may be shared by two
 // levels: the linker would keep one copy for both and run AVX-512 code on a machine without it. Hence each level has
@@ -39,25 +39,6 @@ typedef uint32_t RawUnaligned __attribute__((vector_size(RONDO_KERNEL_WIDTH), al
 
 RONDO_INLINE Raw load(const uint8_t* p) { return *reinterpret_cast<const RawUnaligned*>(p); }
 RONDO_INLINE void store(uint8_t* p, Raw v) { *reinterpret_cast<RawUnaligned*>(p) = v; }
-
-// p is aligned to kWidth.
-RONDO_INLINE void store_stream(uint8_t* p, Raw v) {
-#if RONDO_KERNEL_WIDTH == 64
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), reinterpret_cast<__m512i>(v));
-#elif RONDO_KERNEL_WIDTH == 32
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(v));
-#elif defined(__x86_64__)
-  _mm_stream_si128(reinterpret_cast<__m128i*>(p), reinterpret_cast<__m128i>(v));
-#else
-  store(p, v);
-#endif
-}
-// Non-temporal stores are weakly ordered: a later release store does not order them.
-RONDO_INLINE void stream_fence() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
 
 #if RONDO_KERNEL_WIDTH == 64
 
