@@ -11,6 +11,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/words.h"
 #include "kernels/float_formats.h"
@@ -18,62 +19,33 @@
 
 namespace rondo::device_kernels {
 
-RONDO_HOST_DEVICE_INLINE uint32_t bits_of(float v) {
-#if defined(__CUDA_ARCH__)
-  return __float_as_uint(v);
-#else
-  return std::bit_cast<uint32_t>(v);
-#endif
-}
-RONDO_HOST_DEVICE_INLINE float float_of(uint32_t v) {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(v);
-#else
-  return std::bit_cast<float>(v);
-#endif
-}
-RONDO_HOST_DEVICE_INLINE uint64_t bits_of(double v) {
-#if defined(__CUDA_ARCH__)
-  return static_cast<uint64_t>(__double_as_longlong(v));
-#else
-  return std::bit_cast<uint64_t>(v);
-#endif
-}
-RONDO_HOST_DEVICE_INLINE double double_of(uint64_t v) {
-#if defined(__CUDA_ARCH__)
-  return __longlong_as_double(static_cast<long long>(v));
-#else
-  return std::bit_cast<double>(v);
-#endif
-}
+RONDO_HOST_DEVICE_INLINE uint32_t bits_of(float v) { return std::bit_cast<uint32_t>(v); }
+RONDO_HOST_DEVICE_INLINE float float_of(uint32_t v) { return std::bit_cast<float>(v); }
 
 /// Integers: the type is its own accumulator.
 template <class T>
 struct IntElement {
   static constexpr int kBytes = sizeof(T);
-  static constexpr bool kFloat = false;
   using Acc = T;
   static RONDO_HOST_DEVICE_INLINE Acc widen(Unsigned<kBytes> code) { return static_cast<T>(code); }
   static RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> narrow(Acc a) { return static_cast<Unsigned<kBytes>>(a); }
 };
 
-struct Fp32Element {
-  static constexpr int kBytes = 4;
-  static constexpr bool kFloat = true;
-  using Acc = float;
-  static RONDO_HOST_DEVICE_INLINE float widen(uint32_t code) { return float_of(code); }
-  static RONDO_HOST_DEVICE_INLINE uint32_t narrow(float a) { return a == a ? bits_of(a) : 0x7fc00000u; }
+/// fp32 and fp64: the same, with canonical NaN.
+template <class T>
+struct WideElement {
+  static constexpr int kBytes = sizeof(T);
+  using Acc = T;
+  static constexpr Unsigned<kBytes> kNan = kBytes == 4 ? 0x7fc00000u : 0x7ff8000000000000u;
+  static RONDO_HOST_DEVICE_INLINE T widen(Unsigned<kBytes> code) { return std::bit_cast<T>(code); }
+  static RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> narrow(T a) {
+    return a == a ? std::bit_cast<Unsigned<kBytes>>(a) : kNan;
+  }
 };
-struct Fp64Element {
-  static constexpr int kBytes = 8;
-  static constexpr bool kFloat = true;
-  using Acc = double;
-  static RONDO_HOST_DEVICE_INLINE double widen(uint64_t code) { return double_of(code); }
-  static RONDO_HOST_DEVICE_INLINE uint64_t narrow(double a) { return a == a ? bits_of(a) : 0x7ff8000000000000u; }
-};
+using Fp32Element = WideElement<float>;
+using Fp64Element = WideElement<double>;
 struct Bf16Element {
   static constexpr int kBytes = 2;
-  static constexpr bool kFloat = true;
   using Acc = float;
   static RONDO_HOST_DEVICE_INLINE float widen(uint16_t code) { return float_of(static_cast<uint32_t>(code) << 16); }
   static RONDO_HOST_DEVICE_INLINE uint16_t narrow(float a) {
@@ -92,7 +64,6 @@ struct Bf16Element {
 template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
 struct NarrowElement {
   static constexpr int kBytes = kBits / 8;
-  static constexpr bool kFloat = true;
   using Acc = float;
   static constexpr int kShift = 23 - kMantissaBits;
   static constexpr uint32_t kSign = 1u << (kBits - 1);
@@ -132,7 +103,6 @@ using Fp16Bits = NarrowElementOf<kFormatFp16, 16>;
 
 struct Fp16Element {
   static constexpr int kBytes = 2;
-  static constexpr bool kFloat = true;
   using Acc = float;
   static RONDO_HOST_DEVICE_INLINE float widen(uint16_t code) {
 #if defined(__CUDA_ARCH__)
@@ -181,37 +151,29 @@ using Element = typename ElementOf<kDtype>::type;
 
 /// Integers wrap: they are added and multiplied as unsigned numbers.
 template <class T>
+using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+template <class T>
 RONDO_HOST_DEVICE_INLINE T added(T a, T b) {
-  if constexpr (sizeof(T) == 8) return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  else return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  if constexpr (std::is_floating_point_v<T>) return a + b;
+  else return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
 }
-RONDO_HOST_DEVICE_INLINE float added(float a, float b) { return a + b; }
-RONDO_HOST_DEVICE_INLINE double added(double a, double b) { return a + b; }
 template <class T>
 RONDO_HOST_DEVICE_INLINE T multiplied(T a, T b) {
-  if constexpr (sizeof(T) == 8) return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+  if constexpr (std::is_floating_point_v<T>) return a * b;
+  else return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
 }
-RONDO_HOST_DEVICE_INLINE float multiplied(float a, float b) { return a * b; }
-RONDO_HOST_DEVICE_INLINE double multiplied(double a, double b) { return a * b; }
 
-/// IEEE 754-2019 maximum and minimum: a NaN on either side wins, -0 < +0.
-template <bool kMax>
-RONDO_HOST_DEVICE_INLINE float extreme(float a, float b) {
-  float r = kMax ? (a > b ? a : b) : (a < b ? a : b);
-  r = a == b ? float_of(kMax ? bits_of(a) & bits_of(b) : bits_of(a) | bits_of(b)) : r;
-  return a == a ? r : a;
-}
-template <bool kMax>
-RONDO_HOST_DEVICE_INLINE double extreme(double a, double b) {
-  double r = kMax ? (a > b ? a : b) : (a < b ? a : b);
-  r = a == b ? double_of(kMax ? bits_of(a) & bits_of(b) : bits_of(a) | bits_of(b)) : r;
-  return a == a ? r : a;
-}
+/// Of floats as in IEEE 754-2019: a NaN on either side wins, -0 < +0.
 template <bool kMax, class T>
 RONDO_HOST_DEVICE_INLINE T extreme(T a, T b) {
-  if constexpr (kMax) return a > b ? a : b;
-  else return a < b ? a : b;
+  T r = kMax ? (a > b ? a : b) : (a < b ? a : b);
+  if constexpr (std::is_floating_point_v<T>) {
+    using Code = Unsigned<sizeof(T)>;
+    const Code x = std::bit_cast<Code>(a), y = std::bit_cast<Code>(b);
+    r = a == b ? std::bit_cast<T>(kMax ? x & y : x | y) : r;
+    r = a == a ? r : a;
+  }
+  return r;
 }
 
 /// kOp: kSum, kProd, kMax or kMin.
@@ -226,19 +188,17 @@ RONDO_HOST_DEVICE_INLINE Acc joined(Acc a, Acc b) {
 /// The mean of a sum: floats divided as on the host, integers truncated toward zero.
 template <class T>
 RONDO_HOST_DEVICE_INLINE T divided(T sum, uint32_t divisor) {
-  if constexpr (sizeof(T) == 8) return static_cast<T>(sum / static_cast<T>(divisor));
-  else if constexpr (static_cast<T>(-1) < static_cast<T>(0))  // int32 sum; the number of ranks also fits int32
+  if constexpr (std::is_floating_point_v<T>) {
+    const T n = static_cast<T>(divisor);
+    // For a power of two both forms give the same bits, and the product is cheaper.
+    return (divisor & (divisor - 1)) == 0 ? sum * (T{1} / n) : sum / n;
+  } else if constexpr (sizeof(T) == 8) {
+    return static_cast<T>(sum / static_cast<T>(divisor));
+  } else if constexpr (std::is_signed_v<T>) {  // int32 sum; the number of ranks also fits int32
     return static_cast<T>(static_cast<int32_t>(sum) / static_cast<int32_t>(divisor));
-  else return static_cast<T>(static_cast<uint32_t>(sum) / divisor);
-}
-// For a power of two both forms give the same bits, and the product is cheaper.
-RONDO_HOST_DEVICE_INLINE float divided(float sum, uint32_t divisor) {
-  const float n = static_cast<float>(divisor);
-  return (divisor & (divisor - 1)) == 0 ? sum * (1.0f / n) : sum / n;
-}
-RONDO_HOST_DEVICE_INLINE double divided(double sum, uint32_t divisor) {
-  const double n = static_cast<double>(divisor);
-  return (divisor & (divisor - 1)) == 0 ? sum * (1.0 / n) : sum / n;
+  } else {
+    return static_cast<T>(static_cast<uint32_t>(sum) / divisor);
+  }
 }
 
 }  // namespace rondo::device_kernels

@@ -98,18 +98,12 @@ struct UniformOps {
 
   /// The scale in the accumulator type, from one element of the type itself.
   static RONDO_HOST_DEVICE_INLINE uint64_t scale_from_element(const std::byte* p, Dtype) {
-    return bits(E::widen(load_aligned<Unsigned<kBytes>>(p)));
+    return std::bit_cast<Unsigned<sizeof(Acc)>>(E::widen(load_aligned<Unsigned<kBytes>>(p)));
   }
 
  private:
   static RONDO_HOST_DEVICE_INLINE Acc scale_of(const ReduceStep& step) {
-    if constexpr (sizeof(Acc) == 8 && E::kFloat) return double_of(step.scale);
-    else if constexpr (E::kFloat) return float_of(static_cast<uint32_t>(step.scale));
-    else return static_cast<Acc>(step.scale);
-  }
-  static RONDO_HOST_DEVICE_INLINE uint64_t bits(Acc a) {
-    if constexpr (E::kFloat) return bits_of(a);
-    else return static_cast<Unsigned<kBytes>>(a);
+    return std::bit_cast<Acc>(static_cast<Unsigned<sizeof(Acc)>>(step.scale));
   }
 };
 

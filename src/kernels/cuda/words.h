@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/host_device.h"
 
@@ -45,25 +46,9 @@ RONDO_HOST_DEVICE_INLINE Words<2> to_words(uint64_t v) {
 }
 
 template <int kBytes>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<1> {
-  using type = uint8_t;
-};
-template <>
-struct UnsignedOf<2> {
-  using type = uint16_t;
-};
-template <>
-struct UnsignedOf<4> {
-  using type = uint32_t;
-};
-template <>
-struct UnsignedOf<8> {
-  using type = uint64_t;
-};
-template <int kBytes>
-using Unsigned = typename UnsignedOf<kBytes>::type;
+using Unsigned =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
 
 /// The bits of element i. Performance needs a constant i.
 template <int kBytes, int kWords>
