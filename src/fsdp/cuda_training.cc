@@ -71,9 +71,7 @@ Expected<std::byte*> CudaTraining::allocate(uint64_t bytes) {
 }
 
 Expected<std::byte*> CudaTraining::zeroed(cuda::DeviceMemory memory) {
-  RONDO_TRY(
-      cuda::check(cuda::driver()->memset_d8_async(memory.get(), 0, memory.size_bytes(), compute_), "cuMemsetD8Async"));
-  RONDO_TRY(cuda::check(cuda::driver()->stream_synchronize(compute_), "cuStreamSynchronize"));
+  RONDO_TRY(cuda::clear(compute_, memory.get(), memory.size_bytes()));
   auto* const begin = memory.as();
   memory_.emplace(begin, std::move(memory));
   return begin;
@@ -99,11 +97,11 @@ void CudaTraining::destroy(Event* event) { delete reinterpret_cast<cuda::OwnedEv
 
 Status CudaTraining::record(Event* event, fsdp::Line line) {
   const cuda::CurrentContext current(context_.get());
-  return cuda::check(cuda::driver()->event_record(event_of(event), stream_of(line)), "cuEventRecord");
+  return cuda::record(event_of(event), stream_of(line));
 }
 Status CudaTraining::wait(fsdp::Line line, Event* event) {
   const cuda::CurrentContext current(context_.get());
-  return cuda::check(cuda::driver()->stream_wait_event(stream_of(line), event_of(event), 0), "cuStreamWaitEvent");
+  return cuda::wait_for(stream_of(line), event_of(event));
 }
 Status CudaTraining::await(Event* event) {
   const cuda::CurrentContext current(context_.get());

@@ -106,9 +106,7 @@ Expected<void*> alloc_memory(size_t bytes) {
     RONDO_TRY_ASSIGN(const auto current, make_current());
     RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(rounded));
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
-    const cuda::Driver* d = cuda::driver();
-    RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, rounded, stream.get()), "cuMemsetD8Async"));
-    RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
+    RONDO_TRY(cuda::clear(stream.get(), memory.get(), rounded));
     void* const pointer = memory.as();
     const std::lock_guard lock(on_devices().mutex);
     on_devices().memory.emplace(pointer, std::move(memory));

@@ -3,20 +3,14 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdlib>
-#include <cstring>
+
+#include "device/driver/function_table.h"
 
 namespace rondo::cuda {
 namespace {
 
 constexpr int kOldestVersion = 12000;  // for cuLaunchKernelEx, and stream memory operations without a module parameter
-
-// Result of the search for libcuda. Made once: a driver does not appear while a process runs.
-struct Found {
-  Driver table;
-  std::string why_not;  // empty if the table is complete and cuInit succeeded
-};
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
@@ -63,33 +57,14 @@ std::string open_driver(Driver& table) {
   return {};
 }
 
-const Found& found() {
-  static const Found* const result = [] {
-    auto* f = new Found;  // never freed: destructors that run late still return handles
-    f->why_not = open_driver(f->table);
-    return f;
-  }();
-  return *result;
-}
-
-std::atomic<const Driver*>& replacement() {
-  static std::atomic<const Driver*> table{nullptr};
-  return table;
-}
+// A driver does not appear while a process runs.
+using Table = FunctionTable<Driver, open_driver>;
 
 }  // namespace
 
-const Driver* driver() {
-  if (const Driver* table = replacement().load(std::memory_order_acquire); table != nullptr) return table;
-  const Found& f = found();
-  return f.why_not.empty() ? &f.table : nullptr;
-}
-
-std::string why_no_driver() {
-  return replacement().load(std::memory_order_acquire) != nullptr ? std::string() : found().why_not;
-}
-
-void set_driver(const Driver* table) { replacement().store(table, std::memory_order_release); }
+const Driver* driver() { return Table::get(); }
+std::string why_no_driver() { return Table::why_not(); }
+void set_driver(const Driver* table) { Table::replace(table); }
 
 Status check(Result result, const char* what) {
   if (result == kSuccess) return {};

@@ -26,15 +26,12 @@ using Event = struct EventHandle*;
 using Module = struct ModuleHandle*;
 using Function = struct FunctionHandle*;
 using Graph = struct GraphHandle*;
-using UserObject = struct UserObjectHandle*;
 
 inline constexpr Result kSuccess = 0, kErrorInvalidValue = 1, kErrorOutOfMemory = 2, kErrorNotInitialized = 3,
-                        kErrorDeinitialized = 4, kErrorNoDevice = 100, kErrorInvalidDevice = 101,
-                        kErrorInvalidImage = 200, kErrorInvalidContext = 201, kErrorAlreadyMapped = 208,
-                        kErrorPeerAccessUnsupported = 217, kErrorInvalidHandle = 400, kErrorNotFound = 500,
-                        kErrorNotReady = 600, kErrorIllegalAddress = 700, kErrorPeerAccessAlreadyEnabled = 704,
-                        kErrorPeerAccessNotEnabled = 705, kErrorHostMemoryAlreadyRegistered = 712,
-                        kErrorHostMemoryNotRegistered = 713, kErrorLaunchFailure = 719,
+                        kErrorInvalidDevice = 101, kErrorInvalidContext = 201, kErrorPeerAccessUnsupported = 217,
+                        kErrorInvalidHandle = 400, kErrorNotFound = 500, kErrorNotReady = 600,
+                        kErrorIllegalAddress = 700, kErrorPeerAccessAlreadyEnabled = 704,
+                        kErrorHostMemoryAlreadyRegistered = 712, kErrorHostMemoryNotRegistered = 713,
                         kErrorCooperativeLaunchTooLarge = 720, kErrorNotSupported = 801,
                         kErrorStreamCaptureUnsupported = 900, kErrorStreamCaptureInvalidated = 901,
                         kErrorStreamCaptureMerge = 902, kErrorStreamCaptureUnmatched = 903,
@@ -45,9 +42,6 @@ struct Uuid {
   uint8_t bytes[16];
 };
 struct IpcMemHandle {
-  char bytes[64];
-};
-struct IpcEventHandle {
   char bytes[64];
 };
 
@@ -96,19 +90,12 @@ inline constexpr int kMemOpWaitValue32 = 1, kMemOpWriteValue32 = 2;
 inline constexpr unsigned kWaitGeq = 0, kWaitEq = 1, kWaitAnd = 2;
 
 // CUdevice_attribute
-inline constexpr int kAttrMaxThreadsPerBlock = 1, kAttrClockRate = 13, kAttrMultiprocessorCount = 16,
-                     kAttrIntegrated = 18, kAttrCanMapHostMemory = 19, kAttrComputeMode = 20, kAttrPciBusId = 33,
-                     kAttrPciDeviceId = 34, kAttrMemoryClockRate = 36, kAttrGlobalMemoryBusWidth = 37,
-                     kAttrMaxThreadsPerMultiprocessor = 39, kAttrAsyncEngineCount = 40, kAttrUnifiedAddressing = 41,
-                     kAttrPciDomainId = 50, kAttrComputeMajor = 75, kAttrComputeMinor = 76,
-                     kAttrMaxSharedPerMultiprocessor = 81, kAttrCooperativeLaunch = 95,
-                     kAttrMaxSharedPerBlockOptin = 97;
-// CUdevice_P2PAttribute
-inline constexpr int kP2pPerformanceRank = 1, kP2pAccess = 2, kP2pNativeAtomic = 3, kP2pCudaArray = 4;
+inline constexpr int kAttrMultiprocessorCount = 16, kAttrMemoryClockRate = 36, kAttrGlobalMemoryBusWidth = 37,
+                     kAttrComputeMajor = 75, kAttrComputeMinor = 76;
+inline constexpr int kP2pNativeAtomic = 3;  // CUdevice_P2PAttribute
 // CUpointer_attribute
-inline constexpr int kPointerContext = 1, kPointerMemoryType = 2, kPointerDevicePointer = 3, kPointerBufferId = 7,
-                     kPointerIsManaged = 8, kPointerDeviceOrdinal = 9, kPointerIpcCapable = 10, kPointerRangeStart = 11,
-                     kPointerRangeSize = 12;
+inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9,
+                     kPointerIpcCapable = 10;
 inline constexpr unsigned kMemoryTypeHost = 1, kMemoryTypeDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEventInterprocess = 4;
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1,
@@ -117,9 +104,6 @@ inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr unsigned kEventRecordExternal = 1, kEventWaitExternal = 1;  // under capture: a graph node
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2;
 inline constexpr int kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2;
-inline constexpr unsigned kUserObjectNoDestructorSync = 1, kGraphUserObjectMove = 1;
-inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLocalBytes = 3, kFuncNumRegs = 4,
-                     kFuncMaxDynamicShared = 8;
 
 // X(member, symbol, arguments): the used functions of libcuda, with their exported names.
 #define RONDO_CUDA_DRIVER(X)                                                                                          \
@@ -153,7 +137,6 @@ inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLoc
   X(mem_host_unregister, cuMemHostUnregister, (void* ptr))                                                            \
   X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (DevicePtr * dptr, void* ptr, unsigned flags))         \
   X(memcpy_async, cuMemcpyAsync, (DevicePtr dst, DevicePtr src, size_t bytes, Stream stream))                         \
-  X(memcpy_host_to_device, cuMemcpyHtoD_v2, (DevicePtr dst, const void* src, size_t bytes))                           \
   X(memcpy_host_to_device_async, cuMemcpyHtoDAsync_v2, (DevicePtr dst, const void* src, size_t bytes, Stream stream)) \
   X(memcpy_device_to_host, cuMemcpyDtoH_v2, (void* dst, DevicePtr src, size_t bytes))                                 \
   X(memset_d8_async, cuMemsetD8Async, (DevicePtr dst, unsigned char value, size_t bytes, Stream stream))              \
@@ -169,7 +152,6 @@ inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLoc
   X(stream_batch_mem_op, cuStreamBatchMemOp_v2, (Stream stream, unsigned count, BatchMemOp* ops, unsigned flags))     \
   X(stream_capture_info, cuStreamGetCaptureInfo_v2,                                                                   \
     (Stream stream, int* status, uint64_t* id, Graph* graph, const void*** dependencies, size_t* num_dependencies))   \
-  X(stream_context, cuStreamGetCtx, (Stream stream, Context * context))                                               \
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                     \
   X(event_create, cuEventCreate, (Event * event, unsigned flags))                                                     \
   X(event_destroy, cuEventDestroy_v2, (Event event))                                                                  \
@@ -181,15 +163,8 @@ inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLoc
   X(module_load_data, cuModuleLoadData, (Module * module, const void* image))                                         \
   X(module_unload, cuModuleUnload, (Module module))                                                                   \
   X(module_get_function, cuModuleGetFunction, (Function * function, Module module, const char* name))                 \
-  X(function_attribute, cuFuncGetAttribute, (int* value, int attribute, Function function))                           \
-  X(function_set_attribute, cuFuncSetAttribute, (Function function, int attribute, int value))                        \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
-    (int* blocks, Function function, int block_size, size_t dynamic_shared_bytes))                                    \
   X(launch_kernel, cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra))    \
-  X(launch_host_function, cuLaunchHostFunc, (Stream stream, void (*function)(void*), void* data))                     \
-  X(user_object_create, cuUserObjectCreate,                                                                           \
-    (UserObject * object, void* data, void (*destroy)(void*), unsigned count, unsigned flags))                        \
-  X(graph_retain_user_object, cuGraphRetainUserObject, (Graph graph, UserObject object, unsigned count, unsigned flags))
+  X(launch_host_function, cuLaunchHostFunc, (Stream stream, void (*function)(void*), void* data))
 
 struct Driver {
 #define RONDO_X(member, symbol, args) Result(*member) args = nullptr;

@@ -3,28 +3,30 @@
 #include <cstring>
 
 namespace rondo::cuda {
-namespace {
 
-struct Here {
-  const Driver* driver;
-  Context context;
-};
-
-// The driver and the current context, in which new objects are made.
-Expected<Here> here() {
+template <class Handle, Result (*Driver::*kRelease)(Handle)>
+Expected<const Driver*> Owned<Handle, kRelease>::enter() {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
-  Context context = nullptr;
-  RONDO_TRY(check(d->context_get_current(&context), "cuCtxGetCurrent"));
-  if (context == nullptr) return Status(StatusCode::kInvalidArgument, "no CUDA context is current in this thread");
-  return Here{d, context};
+  RONDO_TRY(check(d->context_get_current(&context_), "cuCtxGetCurrent"));
+  if (context_ == nullptr) return Status(StatusCode::kInvalidArgument, "no CUDA context is current in this thread");
+  return d;
 }
-
-}  // namespace
 
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes) {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
   RONDO_TRY(check(d->memcpy_host_to_device_async(to, from, bytes, stream), "cuMemcpyHtoDAsync"));
   return check(d->stream_synchronize(stream), "cuStreamSynchronize");
+}
+
+Status clear(Stream stream, DevicePtr to, size_t bytes) {
+  RONDO_TRY(check(driver()->memset_d8_async(to, 0, bytes, stream), "cuMemsetD8Async"));
+  return check(driver()->stream_synchronize(stream), "cuStreamSynchronize");
+}
+
+Status record(Event event, Stream stream) { return check(driver()->event_record(event, stream), "cuEventRecord"); }
+
+Status wait_for(Stream stream, Event event, unsigned flags) {
+  return check(driver()->stream_wait_event(stream, event, flags), "cuStreamWaitEvent");
 }
 
 Expected<PrimaryContext> PrimaryContext::retain(Device device) {
@@ -38,74 +40,49 @@ PrimaryContext::~PrimaryContext() {
 }
 
 Expected<DeviceMemory> DeviceMemory::make(size_t bytes) {
-  RONDO_TRY_ASSIGN(const Here at, here());
-  DevicePtr ptr = 0;
-  RONDO_TRY(check(at.driver->mem_alloc(&ptr, bytes), "cuMemAlloc"));
-  return DeviceMemory(ptr, bytes, at.context);
-}
-DeviceMemory::~DeviceMemory() {
-  if (handle_ == 0) return;
-  CurrentContext current(context_);
-  driver()->mem_free(handle_);
+  DeviceMemory made;
+  RONDO_TRY_ASSIGN(const Driver* d, made.enter());
+  RONDO_TRY(check(d->mem_alloc(&made.handle_, bytes), "cuMemAlloc"));
+  made.bytes_ = bytes;
+  return made;
 }
 
 Expected<PinnedMemory> PinnedMemory::make_unset(size_t bytes) {
-  RONDO_TRY_ASSIGN(const Here at, here());
-  void* ptr = nullptr;
-  RONDO_TRY(check(at.driver->mem_host_alloc(&ptr, bytes, kHostAllocPortable | kHostAllocMapped), "cuMemHostAlloc"));
-  PinnedMemory memory(ptr, bytes, at.context);
-  RONDO_TRY(check(at.driver->mem_host_get_device_pointer(&memory.on_device_, ptr, 0), "cuMemHostGetDevicePointer"));
-  return memory;
+  PinnedMemory made;
+  RONDO_TRY_ASSIGN(const Driver* d, made.enter());
+  RONDO_TRY(check(d->mem_host_alloc(&made.handle_, bytes, kHostAllocPortable | kHostAllocMapped), "cuMemHostAlloc"));
+  RONDO_TRY(check(d->mem_host_get_device_pointer(&made.on_device_, made.handle_, 0), "cuMemHostGetDevicePointer"));
+  made.bytes_ = bytes;
+  return made;
 }
 Expected<PinnedMemory> PinnedMemory::make(size_t bytes) {
   auto memory = make_unset(bytes);
   if (memory.ok()) std::memset(memory->as(), 0, bytes);
   return memory;
 }
-PinnedMemory::~PinnedMemory() {
-  if (handle_ == nullptr) return;
-  CurrentContext current(context_);
-  driver()->mem_free_host(handle_);
-}
 
 Expected<RegisteredMemory> RegisteredMemory::make(std::span<std::byte> memory) {
-  RONDO_TRY_ASSIGN(const Here at, here());
-  RONDO_TRY(
-      check(at.driver->mem_host_register(memory.data(), memory.size(), kHostRegisterPortable | kHostRegisterMapped),
-            "cuMemHostRegister"));
-  RegisteredMemory registered(memory.data(), at.context);
-  RONDO_TRY(check(at.driver->mem_host_get_device_pointer(&registered.on_device_, memory.data(), 0),
-                  "cuMemHostGetDevicePointer"));
-  return registered;
-}
-RegisteredMemory::~RegisteredMemory() {
-  if (handle_ == nullptr) return;
-  CurrentContext current(context_);
-  driver()->mem_host_unregister(handle_);
+  RegisteredMemory made;
+  RONDO_TRY_ASSIGN(const Driver* d, made.enter());
+  RONDO_TRY(check(d->mem_host_register(memory.data(), memory.size(), kHostRegisterPortable | kHostRegisterMapped),
+                  "cuMemHostRegister"));
+  made.handle_ = memory.data();
+  RONDO_TRY(check(d->mem_host_get_device_pointer(&made.on_device_, memory.data(), 0), "cuMemHostGetDevicePointer"));
+  return made;
 }
 
-Expected<OwnedStream> OwnedStream::make(int priority) {
-  RONDO_TRY_ASSIGN(const Here at, here());
-  Stream stream = nullptr;
-  RONDO_TRY(check(at.driver->stream_create(&stream, kStreamNonBlocking, priority), "cuStreamCreateWithPriority"));
-  return OwnedStream(stream, at.context);
-}
-OwnedStream::~OwnedStream() {
-  if (handle_ == nullptr) return;
-  CurrentContext current(context_);
-  driver()->stream_destroy(handle_);
+Expected<OwnedStream> OwnedStream::make() {
+  OwnedStream made;
+  RONDO_TRY_ASSIGN(const Driver* d, made.enter());
+  RONDO_TRY(check(d->stream_create(&made.handle_, kStreamNonBlocking, 0), "cuStreamCreateWithPriority"));
+  return made;
 }
 
 Expected<OwnedEvent> OwnedEvent::make(Times times) {
-  RONDO_TRY_ASSIGN(const Here at, here());
-  Event event = nullptr;
-  RONDO_TRY(check(at.driver->event_create(&event, times == Times::kNo ? kEventDisableTiming : 0), "cuEventCreate"));
-  return OwnedEvent(event, at.context);
-}
-OwnedEvent::~OwnedEvent() {
-  if (handle_ == nullptr) return;
-  CurrentContext current(context_);
-  driver()->event_destroy(handle_);
+  OwnedEvent made;
+  RONDO_TRY_ASSIGN(const Driver* d, made.enter());
+  RONDO_TRY(check(d->event_create(&made.handle_, times == Times::kNo ? kEventDisableTiming : 0), "cuEventCreate"));
+  return made;
 }
 
 }  // namespace rondo::cuda

@@ -13,20 +13,29 @@
 
 namespace rondo::cuda {
 
-/// A move-only handle with its context.
-template <class Handle>
+/// A move-only handle of an object of the current context. kRelease gives it back.
+template <class Handle, Result (*Driver::*kRelease)(Handle)>
 class Owned {
  public:
   Owned() = default;
-  Owned(Handle handle, Context context) : handle_(handle), context_(context) {}
   Owned(Owned&& o) noexcept : handle_(std::exchange(o.handle_, Handle{})), context_(std::exchange(o.context_, {})) {}
   Owned& operator=(Owned&& o) noexcept {
     std::swap(handle_, o.handle_);
     std::swap(context_, o.context_);
     return *this;
   }
+  ~Owned() {
+    if (handle_ == Handle{}) return;
+    CurrentContext current(context_);
+    (driver()->*kRelease)(handle_);
+  }
+  Handle get() const { return handle_; }
+  /// nullptr: there is no object.
+  Context context() const { return context_; }
 
  protected:
+  /// Remembers the current context, in which the object is made next. Errors: kUnsupported (no driver), kSystem.
+  Expected<const Driver*> enter();
   Handle handle_{};
   Context context_ = nullptr;
 };
@@ -53,20 +62,11 @@ class PrimaryContext {
   Context context_ = nullptr;
 };
 
-/// Device memory of the current context. Uses the legacy cuMemAlloc, so that IPC handles work.
-class DeviceMemory : Owned<DevicePtr> {
+/// Device memory. Uses the legacy cuMemAlloc, so that IPC handles work.
+class DeviceMemory : public Owned<DevicePtr, &Driver::mem_free> {
  public:
-  DeviceMemory() = default;
   /// bytes > 0. Errors: kUnsupported (no driver), kExhausted, kSystem.
   static Expected<DeviceMemory> make(size_t bytes);
-  ~DeviceMemory();
-  DeviceMemory(DeviceMemory&&) noexcept = default;
-  DeviceMemory& operator=(DeviceMemory&& o) noexcept {
-    Owned::operator=(std::move(o));
-    std::swap(bytes_, o.bytes_);
-    return *this;
-  }
-  DevicePtr get() const { return handle_; }
   template <class T = std::byte>
   T* as() const {
     return reinterpret_cast<T*>(handle_);
@@ -74,26 +74,16 @@ class DeviceMemory : Owned<DevicePtr> {
   size_t size_bytes() const { return bytes_; }
 
  private:
-  DeviceMemory(DevicePtr ptr, size_t bytes, Context context) : Owned(ptr, context), bytes_(bytes) {}
   size_t bytes_ = 0;
 };
 
 /// Pinned host memory that all devices can access.
-class PinnedMemory : Owned<void*> {
+class PinnedMemory : public Owned<void*, &Driver::mem_free_host> {
  public:
-  PinnedMemory() = default;
   /// bytes > 0; zeroed. Errors as DeviceMemory.
   static Expected<PinnedMemory> make(size_t bytes);
   /// With undefined contents, for regions that may be used only in part.
   static Expected<PinnedMemory> make_unset(size_t bytes);
-  ~PinnedMemory();
-  PinnedMemory(PinnedMemory&&) noexcept = default;
-  PinnedMemory& operator=(PinnedMemory&& o) noexcept {
-    Owned::operator=(std::move(o));
-    std::swap(bytes_, o.bytes_);
-    std::swap(on_device_, o.on_device_);
-    return *this;
-  }
   template <class T = std::byte>
   T* as() const {
     return static_cast<T*>(handle_);
@@ -103,62 +93,43 @@ class PinnedMemory : Owned<void*> {
   size_t size_bytes() const { return bytes_; }
 
  private:
-  PinnedMemory(void* ptr, size_t bytes, Context context) : Owned(ptr, context), bytes_(bytes) {}
   size_t bytes_ = 0;
   DevicePtr on_device_ = 0;
 };
 
 /// The caller's memory, pinned temporarily.
-class RegisteredMemory : Owned<void*> {
+class RegisteredMemory : public Owned<void*, &Driver::mem_host_unregister> {
  public:
-  RegisteredMemory() = default;
   /// Errors: kUnsupported (no driver), kSystem (for example already registered).
   static Expected<RegisteredMemory> make(std::span<std::byte> memory);
-  ~RegisteredMemory();
-  RegisteredMemory(RegisteredMemory&&) noexcept = default;
-  RegisteredMemory& operator=(RegisteredMemory&&) noexcept = default;
   DevicePtr on_device() const { return on_device_; }
 
  private:
-  RegisteredMemory(void* ptr, Context context) : Owned(ptr, context) {}
   DevicePtr on_device_ = 0;
 };
 
 /// Copies to device memory and returns when the bytes are visible to every stream. cuMemcpyHtoD returns when pageable
 /// memory has been read, and streams that do not wait for the default stream do not wait for the rest.
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes);
+/// Fills device memory with zeros and waits for the end.
+Status clear(Stream stream, DevicePtr to, size_t bytes);
+Status record(Event event, Stream stream);
+/// Later work of the stream begins after the event's last record.
+Status wait_for(Stream stream, Event event, unsigned flags = 0);
 
-/// A stream of the current context that does not wait for the legacy default stream.
-class OwnedStream : Owned<Stream> {
+/// A stream that does not wait for the legacy default stream.
+class OwnedStream : public Owned<Stream, &Driver::stream_destroy> {
  public:
-  OwnedStream() = default;
-  /// Lower numbers have higher priority; 0 is the lowest. Errors: kUnsupported (no driver), kSystem.
-  static Expected<OwnedStream> make(int priority = 0);
-  ~OwnedStream();
-  OwnedStream(OwnedStream&&) noexcept = default;
-  OwnedStream& operator=(OwnedStream&&) noexcept = default;
-  Stream get() const { return handle_; }
-  Context context() const { return context_; }
-
- private:
-  OwnedStream(Stream stream, Context context) : Owned(stream, context) {}
+  /// Errors: kUnsupported (no driver), kSystem.
+  static Expected<OwnedStream> make();
 };
 
-/// An event of the current context. With times it is slower.
-class OwnedEvent : Owned<Event> {
+/// An event. With times it is slower.
+class OwnedEvent : public Owned<Event, &Driver::event_destroy> {
  public:
   enum class Times { kNo, kYes };
-  OwnedEvent() = default;
   /// Errors: kUnsupported (no driver), kSystem.
   static Expected<OwnedEvent> make(Times times = Times::kNo);
-  ~OwnedEvent();
-  OwnedEvent(OwnedEvent&&) noexcept = default;
-  OwnedEvent& operator=(OwnedEvent&&) noexcept = default;
-  Event get() const { return handle_; }
-  Context context() const { return context_; }
-
- private:
-  OwnedEvent(Event event, Context context) : Owned(event, context) {}
 };
 
 }  // namespace rondo::cuda

@@ -44,23 +44,24 @@ KernelLoader::~KernelLoader() {
 
 Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                                      std::span<const cuda::Event> told) {
+  constexpr int kTellsBegin = 12030;  // drivers that record an event when a kernel has begun
   const cuda::Driver* d = cuda::driver();
   int version = 0;
   d->driver_version(&version);
-  constexpr int kLaunchCompletion = 12030;
-  cuda::LaunchAttribute attribute{};
-  attribute.id = cuda::kLaunchCompletionEvent;
-  RONDO_CHECK(!captured || told.size() < 2);
-  if (captured || version < kLaunchCompletion) {
-    if (version < kLaunchCompletion) {
-      for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, config.stream), "cuEventRecord"));
-    } else if (!told.empty()) {
-      attribute.launch_completion_event.event = told[0];
-      config.attributes = &attribute;
-      config.num_attributes = 1;
-    }
+  auto launch = [&](cuda::Event on_begin) {
+    cuda::LaunchAttribute attribute{};
+    attribute.id = cuda::kLaunchCompletionEvent;
+    attribute.launch_completion_event.event = on_begin;
+    config.attributes = &attribute;
+    config.num_attributes = on_begin != nullptr ? 1 : 0;
     return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+  };
+  RONDO_CHECK(!captured || told.size() < 2);
+  if (version < kTellsBegin) {
+    for (const cuda::Event e : told) RONDO_TRY(cuda::record(e, config.stream));
+    return launch(nullptr);
   }
+  if (captured) return launch(told.empty() ? nullptr : told[0]);
   const std::lock_guard lock(mutex_);
   auto& [begun, side] = begun_[std::this_thread::get_id()];
   if (!told.empty() && side.context() == nullptr) {  // before the launch, because making it may wait for the device
@@ -69,15 +70,12 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   if (begun.context() == nullptr) {
     RONDO_TRY_ASSIGN(begun, cuda::OwnedEvent::make());
   } else {
-    RONDO_TRY(cuda::check(d->stream_wait_event(config.stream, begun.get(), 0), "cuStreamWaitEvent"));
+    RONDO_TRY(cuda::wait_for(config.stream, begun.get()));
   }
-  attribute.launch_completion_event.event = begun.get();
-  config.attributes = &attribute;
-  config.num_attributes = 1;
-  RONDO_TRY(cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx"));
+  RONDO_TRY(launch(begun.get()));
   if (told.empty()) return {};
-  RONDO_TRY(cuda::check(d->stream_wait_event(side.get(), begun.get(), 0), "cuStreamWaitEvent"));
-  for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, side.get()), "cuEventRecord"));
+  RONDO_TRY(cuda::wait_for(side.get(), begun.get()));
+  for (const cuda::Event e : told) RONDO_TRY(cuda::record(e, side.get()));
   return {};
 }
 

@@ -3,17 +3,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <atomic>
-
 #include "config/setting_table.h"
+#include "device/driver/function_table.h"
 
 namespace rondo {
 namespace {
-
-struct Found {
-  Nvml table;
-  std::string why_not;
-};
 
 std::string open_nvml(Nvml& table) {
   if (const auto settings = read_process_settings(); settings.ok() && !settings->cuda)
@@ -35,33 +29,13 @@ std::string open_nvml(Nvml& table) {
   return {};
 }
 
-const Found& found() {
-  static const Found* const result = [] {
-    auto* f = new Found;
-    f->why_not = open_nvml(f->table);
-    return f;
-  }();
-  return *result;
-}
-
-std::atomic<const Nvml*>& replacement() {
-  static std::atomic<const Nvml*> table{nullptr};
-  return table;
-}
+using Table = FunctionTable<Nvml, open_nvml>;
 
 }  // namespace
 
-const Nvml* nvml() {
-  if (const Nvml* table = replacement().load(std::memory_order_acquire); table != nullptr) return table;
-  const Found& f = found();
-  return f.why_not.empty() ? &f.table : nullptr;
-}
-
-std::string why_no_nvml() {
-  return replacement().load(std::memory_order_acquire) != nullptr ? std::string() : found().why_not;
-}
-
-void set_nvml(const Nvml* table) { replacement().store(table, std::memory_order_release); }
+const Nvml* nvml() { return Table::get(); }
+std::string why_no_nvml() { return Table::why_not(); }
+void set_nvml(const Nvml* table) { Table::replace(table); }
 
 std::string p2p_status_text(int status) {
   switch (status) {

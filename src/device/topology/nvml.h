@@ -32,7 +32,6 @@ inline constexpr unsigned kNvmlMostLinks = 36;
   X(init, nvmlInit_v2, ())                                                                                        \
   X(system_driver_version, nvmlSystemGetDriverVersion, (char* text, unsigned length))                             \
   X(device_by_pci, nvmlDeviceGetHandleByPciBusId_v2, (const char* pci, NvmlDevice* device))                       \
-  X(device_by_uuid, nvmlDeviceGetHandleByUUID, (const char* uuid, NvmlDevice* device))                            \
   X(nvlink_state, nvmlDeviceGetNvLinkState, (NvmlDevice device, unsigned link, int* active))                      \
   X(nvlink_remote_type, nvmlDeviceGetNvLinkRemoteDeviceType, (NvmlDevice device, unsigned link, int* type))       \
   X(nvlink_remote_pci, nvmlDeviceGetNvLinkRemotePciInfo_v2, (NvmlDevice device, unsigned link, NvmlPciInfo* pci)) \

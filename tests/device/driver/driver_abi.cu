@@ -92,7 +92,6 @@ static_assert(!SamePrototype<int (*)(ours::IpcMemHandle), int (*)(CUipcMemHandle
   X(mem_host_unregister, PFN_cuMemHostUnregister_v4000)                         \
   X(mem_host_get_device_pointer, PFN_cuMemHostGetDevicePointer_v3020)           \
   X(memcpy_async, PFN_cuMemcpyAsync_v4000)                                      \
-  X(memcpy_host_to_device, PFN_cuMemcpyHtoD_v3020)                              \
   X(memcpy_host_to_device_async, PFN_cuMemcpyHtoDAsync_v3020)                   \
   X(memcpy_device_to_host, PFN_cuMemcpyDtoH_v3020)                              \
   X(memset_d8_async, PFN_cuMemsetD8Async_v3020)                                 \
@@ -107,7 +106,6 @@ static_assert(!SamePrototype<int (*)(ours::IpcMemHandle), int (*)(CUipcMemHandle
   X(stream_wait_event, PFN_cuStreamWaitEvent_v3020)                             \
   X(stream_batch_mem_op, PFN_cuStreamBatchMemOp_v11070)                         \
   X(stream_capture_info, PFN_cuStreamGetCaptureInfo_v11030)                     \
-  X(stream_context, PFN_cuStreamGetCtx_v9020)                                   \
   X(thread_exchange_capture_mode, PFN_cuThreadExchangeStreamCaptureMode_v10010) \
   X(event_create, PFN_cuEventCreate_v2000)                                      \
   X(event_destroy, PFN_cuEventDestroy_v4000)                                    \
@@ -119,13 +117,8 @@ static_assert(!SamePrototype<int (*)(ours::IpcMemHandle), int (*)(CUipcMemHandle
   X(module_load_data, PFN_cuModuleLoadData_v2000)                               \
   X(module_unload, PFN_cuModuleUnload_v2000)                                    \
   X(module_get_function, PFN_cuModuleGetFunction_v2000)                         \
-  X(function_attribute, PFN_cuFuncGetAttribute_v2020)                           \
-  X(function_set_attribute, PFN_cuFuncSetAttribute_v9000)                       \
-  X(occupancy, PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050)           \
   X(launch_kernel, PFN_cuLaunchKernelEx_v11060)                                 \
-  X(launch_host_function, PFN_cuLaunchHostFunc_v10000)                          \
-  X(user_object_create, PFN_cuUserObjectCreate_v11030)                          \
-  X(graph_retain_user_object, PFN_cuGraphRetainUserObject_v11030)
+  X(launch_host_function, PFN_cuLaunchHostFunc_v10000)
 
 struct Theirs {
 #define X(member, type) type member;
@@ -151,22 +144,16 @@ SAME(ours::kSuccess, CUDA_SUCCESS);
 SAME(ours::kErrorInvalidValue, CUDA_ERROR_INVALID_VALUE);
 SAME(ours::kErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(ours::kErrorNotInitialized, CUDA_ERROR_NOT_INITIALIZED);
-SAME(ours::kErrorDeinitialized, CUDA_ERROR_DEINITIALIZED);
-SAME(ours::kErrorNoDevice, CUDA_ERROR_NO_DEVICE);
 SAME(ours::kErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE);
-SAME(ours::kErrorInvalidImage, CUDA_ERROR_INVALID_IMAGE);
 SAME(ours::kErrorInvalidContext, CUDA_ERROR_INVALID_CONTEXT);
-SAME(ours::kErrorAlreadyMapped, CUDA_ERROR_ALREADY_MAPPED);
 SAME(ours::kErrorPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 SAME(ours::kErrorInvalidHandle, CUDA_ERROR_INVALID_HANDLE);
 SAME(ours::kErrorNotFound, CUDA_ERROR_NOT_FOUND);
 SAME(ours::kErrorNotReady, CUDA_ERROR_NOT_READY);
 SAME(ours::kErrorIllegalAddress, CUDA_ERROR_ILLEGAL_ADDRESS);
 SAME(ours::kErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-SAME(ours::kErrorPeerAccessNotEnabled, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
 SAME(ours::kErrorHostMemoryAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 SAME(ours::kErrorHostMemoryNotRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-SAME(ours::kErrorLaunchFailure, CUDA_ERROR_LAUNCH_FAILED);
 SAME(ours::kErrorCooperativeLaunchTooLarge, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 SAME(ours::kErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED);
 SAME(ours::kErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -187,38 +174,17 @@ SAME(ours::kWaitGeq, CU_STREAM_WAIT_VALUE_GEQ);
 SAME(ours::kWaitEq, CU_STREAM_WAIT_VALUE_EQ);
 SAME(ours::kWaitAnd, CU_STREAM_WAIT_VALUE_AND);
 
-SAME(ours::kAttrMaxThreadsPerBlock, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-SAME(ours::kAttrClockRate, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
 SAME(ours::kAttrMultiprocessorCount, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-SAME(ours::kAttrIntegrated, CU_DEVICE_ATTRIBUTE_INTEGRATED);
-SAME(ours::kAttrCanMapHostMemory, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY);
-SAME(ours::kAttrComputeMode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
-SAME(ours::kAttrPciBusId, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
-SAME(ours::kAttrPciDeviceId, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
 SAME(ours::kAttrMemoryClockRate, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
 SAME(ours::kAttrGlobalMemoryBusWidth, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
-SAME(ours::kAttrMaxThreadsPerMultiprocessor, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-SAME(ours::kAttrAsyncEngineCount, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
-SAME(ours::kAttrUnifiedAddressing, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
-SAME(ours::kAttrPciDomainId, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
 SAME(ours::kAttrComputeMajor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 SAME(ours::kAttrComputeMinor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-SAME(ours::kAttrMaxSharedPerMultiprocessor, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-SAME(ours::kAttrCooperativeLaunch, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH);
-SAME(ours::kAttrMaxSharedPerBlockOptin, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-SAME(ours::kP2pPerformanceRank, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK);
-SAME(ours::kP2pAccess, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
 SAME(ours::kP2pNativeAtomic, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
-SAME(ours::kP2pCudaArray, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED);
-SAME(ours::kPointerContext, CU_POINTER_ATTRIBUTE_CONTEXT);
 SAME(ours::kPointerMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-SAME(ours::kPointerDevicePointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER);
 SAME(ours::kPointerBufferId, CU_POINTER_ATTRIBUTE_BUFFER_ID);
 SAME(ours::kPointerIsManaged, CU_POINTER_ATTRIBUTE_IS_MANAGED);
 SAME(ours::kPointerDeviceOrdinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SAME(ours::kPointerIpcCapable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
-SAME(ours::kPointerRangeStart, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
-SAME(ours::kPointerRangeSize, CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 SAME(ours::kMemoryTypeHost, CU_MEMORYTYPE_HOST);
 SAME(ours::kMemoryTypeDevice, CU_MEMORYTYPE_DEVICE);
 SAME(ours::kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
@@ -235,13 +201,6 @@ SAME(ours::kCaptureInvalidated, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 SAME(ours::kCaptureModeGlobal, CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME(ours::kCaptureModeThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(ours::kCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
-SAME(ours::kUserObjectNoDestructorSync, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
-SAME(ours::kGraphUserObjectMove, CU_GRAPH_USER_OBJECT_MOVE);
-SAME(ours::kFuncMaxThreadsPerBlock, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-SAME(ours::kFuncSharedBytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-SAME(ours::kFuncLocalBytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-SAME(ours::kFuncNumRegs, CU_FUNC_ATTRIBUTE_NUM_REGS);
-SAME(ours::kFuncMaxDynamicShared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 
 #define SAME_TYPE(a, b)       \
   SAME(sizeof(a), sizeof(b)); \
@@ -251,7 +210,6 @@ SAME_TYPE(ours::Device, CUdevice);
 SAME_TYPE(ours::DevicePtr, CUdeviceptr);
 SAME_TYPE(ours::Uuid, CUuuid);
 SAME_TYPE(ours::IpcMemHandle, CUipcMemHandle);
-SAME_TYPE(ours::IpcEventHandle, CUipcEventHandle);
 SAME_TYPE(ours::LaunchAttribute, CUlaunchAttribute);
 SAME_TYPE(ours::LaunchConfig, CUlaunchConfig);
 SAME_TYPE(ours::BatchMemOp, CUstreamBatchMemOpParams);

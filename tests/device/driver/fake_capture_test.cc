@@ -259,25 +259,6 @@ TEST_F(Capture, ModesSayWhoMayDisturb) {
   end_invalid(a);
 }
 
-TEST_F(Capture, ObjectsLiveAsLongAsTheGraph) {
-  static int destroyed;
-  destroyed = 0;
-  UserObject object = nullptr;
-  ASSERT_EQ(cuda.begin_capture(a), kSuccess);
-  Graph graph = nullptr;
-  int now = 0;
-  ASSERT_EQ(d->stream_capture_info(a, &now, nullptr, &graph, nullptr, nullptr), kSuccess);
-  ASSERT_EQ(d->user_object_create(
-                &object, &destroyed, [](void* p) { ++*static_cast<int*>(p); }, 1, kUserObjectNoDestructorSync),
-            kSuccess);
-  ASSERT_EQ(d->graph_retain_user_object(graph, object, 1, kGraphUserObjectMove), kSuccess);
-  ASSERT_EQ(cuda.end_capture(a, &graph), kSuccess);
-  EXPECT_NE(cuda.leaks().find("1 user objects"), std::string::npos);
-  EXPECT_EQ(destroyed, 0);
-  ASSERT_EQ(cuda.destroy_graph(graph), kSuccess);
-  EXPECT_EQ(destroyed, 1);
-}
-
 TEST_F(Capture, ABeginningIsADependencyToo) {
   std::atomic<int> count{0};
   ASSERT_EQ(cuda.begin_capture(a), kSuccess);

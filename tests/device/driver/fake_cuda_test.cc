@@ -112,7 +112,7 @@ void add(const void* args, uint32_t, uint32_t) {
 TEST_F(Fake, DevicesAreWhatTheMachineSays) {
   FakeMachine m = FakeMachine::uniform(3);
   m.devices[1].name = "NVIDIA H100";
-  m.devices[1].attributes[kAttrAsyncEngineCount] = 7;
+  m.devices[1].attributes[kAttrMemoryClockRate] = 7;
   m.peers.assign(3, std::vector<FakePeer>(3));
   m.peers[0][2].access = false;
   start(m);
@@ -123,7 +123,7 @@ TEST_F(Fake, DevicesAreWhatTheMachineSays) {
   ASSERT_EQ(d->device_pci_bus_id(bus, sizeof bus, 2), kSuccess);
   EXPECT_STREQ(bus, "0000:03:00.0");
   int value = 0;
-  ASSERT_EQ(d->device_attribute(&value, kAttrAsyncEngineCount, 1), kSuccess);
+  ASSERT_EQ(d->device_attribute(&value, kAttrMemoryClockRate, 1), kSuccess);
   EXPECT_EQ(value, 7);
   ASSERT_EQ(d->device_attribute(&value, kAttrMultiprocessorCount, 1), kSuccess);
   EXPECT_EQ(value, 132);

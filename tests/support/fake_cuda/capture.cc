@@ -85,31 +85,6 @@ bool all_joined(const GraphHandle& graph, const std::set<Dependency>& last) {
   return true;
 }
 
-// In a section. Objects to be destroyed are added to `unused`.
-void release(State& st, UserObject object, unsigned count, std::vector<UserObjectHandle>& unused) {
-  const auto it = st.user_objects.find(object);
-  if (it == st.user_objects.end()) return;
-  it->second->count -= std::min(count, it->second->count);
-  if (it->second->count != 0) return;
-  unused.push_back(*it->second);
-  st.user_objects.erase(it);
-}
-
-void destroy(const std::vector<UserObjectHandle>& objects) {
-  for (const UserObjectHandle& o : objects) {
-    in_callback() = true;
-    o.destroy(o.data);
-    in_callback() = false;
-  }
-}
-
-// In a section. Removes a graph and its objects.
-void drop_graph(State& st, Graph graph, std::vector<UserObjectHandle>& unused) {
-  const auto it = st.graphs.find(graph);
-  for (const auto& [object, count] : it->second->objects) release(st, object, count, unused);
-  st.graphs.erase(it);
-}
-
 }  // namespace
 
 Result invalidate(Capture& capture, Result why) {
@@ -162,29 +137,6 @@ Result fake_thread_exchange_capture_mode(int* mode) {
   return kSuccess;
 }
 
-Result fake_user_object_create(UserObject* object, void* data, void (*destroy)(void*), unsigned count, unsigned flags) {
-  State& st = state();
-  Section section(st.mutex);
-  if (object == nullptr || destroy == nullptr || count == 0 || flags != kUserObjectNoDestructorSync)
-    return kErrorInvalidValue;
-  auto o = std::make_unique<UserObjectHandle>(UserObjectHandle{data, destroy, count});
-  *object = o.get();
-  st.user_objects.emplace(o.get(), std::move(o));
-  return kSuccess;
-}
-
-Result fake_graph_retain_user_object(Graph graph, UserObject object, unsigned count, unsigned flags) {
-  State& st = state();
-  Section section(st.mutex);
-  const auto g = st.graphs.find(graph);
-  const auto o = st.user_objects.find(object);
-  if (g == st.graphs.end() || o == st.user_objects.end() || count == 0 || (flags & ~kGraphUserObjectMove) != 0)
-    return kErrorInvalidValue;
-  g->second->objects[object] += count;
-  if (flags != kGraphUserObjectMove) o->second->count += count;
-  return kSuccess;
-}
-
 }  // namespace fake
 
 using namespace fake;  // NOLINT: what follows are FakeCuda's members
@@ -214,7 +166,6 @@ cuda::Result FakeCuda::begin_capture(cuda::Stream stream, int mode) {
 
 cuda::Result FakeCuda::end_capture(cuda::Stream stream, cuda::Graph* graph) {
   State& st = state();
-  std::vector<UserObjectHandle> unused;
   Result r = kSuccess;
   {
     Section section(st.mutex);
@@ -230,9 +181,8 @@ cuda::Result FakeCuda::end_capture(cuda::Stream stream, cuda::Graph* graph) {
     else if (!all_joined(*c->graph, s->last)) r = kErrorStreamCaptureUnjoined;
     leave(st, c);
     if (r == kSuccess) *graph = c->graph;
-    else drop_graph(st, c->graph, unused);
+    else st.graphs.erase(c->graph);
   }
-  destroy(unused);
   return r;
 }
 
@@ -265,16 +215,14 @@ cuda::Result FakeCuda::launch_graph(cuda::Graph graph, cuda::Stream stream) {
 
 cuda::Result FakeCuda::destroy_graph(cuda::Graph graph) {
   State& st = state();
-  std::vector<UserObjectHandle> unused;
   {
     Section section(st.mutex);
     if (st.graphs.count(graph) == 0) return kErrorInvalidHandle;
     if (const auto& s = graph->last_stream; s != nullptr)
       wait_until(st, section, "the host, for a graph's last launch,",
                  [&] { return s->completed >= graph->last_submitted; });
-    drop_graph(st, graph, unused);
+    st.graphs.erase(graph);
   }
-  destroy(unused);
   return kSuccess;
 }
 

@@ -138,25 +138,11 @@ Result fake_device_attribute(int* value, int attribute, Device device) {
     return kSuccess;
   }
   const std::map<int, int> all = {
-      {kAttrMaxThreadsPerBlock, 1024},
-      {kAttrClockRate, 1'980'000},
       {kAttrMultiprocessorCount, d->multiprocessors},
-      {kAttrIntegrated, 0},
-      {kAttrCanMapHostMemory, 1},
-      {kAttrComputeMode, 0},
-      {kAttrPciBusId, static_cast<int>(d->pci_bus)},
-      {kAttrPciDeviceId, static_cast<int>(d->pci_device)},
-      {kAttrPciDomainId, static_cast<int>(d->pci_domain)},
       {kAttrMemoryClockRate, 2'619'000},
       {kAttrGlobalMemoryBusWidth, 5120},
-      {kAttrMaxThreadsPerMultiprocessor, 2048},
-      {kAttrAsyncEngineCount, 3},
-      {kAttrUnifiedAddressing, 1},
       {kAttrComputeMajor, d->major},
       {kAttrComputeMinor, d->minor},
-      {kAttrMaxSharedPerMultiprocessor, 228 * 1024},
-      {kAttrMaxSharedPerBlockOptin, 227 * 1024},
-      {kAttrCooperativeLaunch, 1},
   };
   const auto it = all.find(attribute);
   if (it == all.end()) return kErrorInvalidValue;
@@ -175,10 +161,7 @@ Result fake_device_p2p_attribute(int* value, int attribute, Device from, Device 
   if (find_device(st, from) == nullptr || find_device(st, to) == nullptr || from == to) return kErrorInvalidDevice;
   const FakePeer p = peer_of(st, from, to);
   switch (attribute) {
-    case kP2pPerformanceRank: *value = p.performance_rank; return kSuccess;
-    case kP2pAccess: *value = p.access ? 1 : 0; return kSuccess;
     case kP2pNativeAtomic: *value = p.access && p.native_atomics ? 1 : 0; return kSuccess;
-    case kP2pCudaArray: *value = p.access ? 1 : 0; return kSuccess;
     default: return kErrorInvalidValue;
   }
 }

@@ -212,7 +212,6 @@ std::string FakeCuda::leaks() const {
   if (!st.events.empty()) text += fmt::format("{} events\n", st.events.size());
   if (!st.modules.empty()) text += fmt::format("{} modules\n", st.modules.size());
   if (!st.graphs.empty()) text += fmt::format("{} graphs\n", st.graphs.size());
-  if (!st.user_objects.empty()) text += fmt::format("{} user objects\n", st.user_objects.size());
   for (const auto& c : st.contexts)
     if (c->retained != 0) text += fmt::format("context of device {} retained {} times\n", c->device, c->retained);
   return text;

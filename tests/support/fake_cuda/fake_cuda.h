@@ -58,7 +58,6 @@ struct FakeDevice {
 struct FakePeer {
   bool access = true;
   bool native_atomics = true;
-  int performance_rank = 0;
 };
 
 struct FakeMachine {
@@ -81,7 +80,7 @@ struct FakeKernel {
   HostKernel run = nullptr;
   size_t args_bytes = 0;    // of the kernel's only argument
   bool blocks_meet = true;  // blocks wait for one another: a grid that does not fit as a whole never ends
-  int registers = 32, max_threads = 1024, blocks_per_multiprocessor = 1;
+  int max_threads = 1024;
 };
 
 class FakeCuda {
@@ -104,7 +103,7 @@ class FakeCuda {
   void forbid_ipc(cuda::DevicePtr ptr);
   /// Number of calls of a function.
   uint64_t calls(std::string_view symbol) const;
-  /// Describes leaks: memory, registrations, mappings, streams, events, modules, contexts, user objects, and writes
+  /// Describes leaks: memory, registrations, mappings, streams, events, modules, contexts, and writes
   /// behind an allocation. Empty if there are none.
   std::string leaks() const;
 

@@ -95,45 +95,6 @@ Result fake_module_get_function(Function* function, Module module, const char* n
   return kSuccess;
 }
 
-Result fake_function_attribute(int* value, int attribute, Function function) {
-  State& st = state();
-  Section section(st.mutex);
-  const FunctionHandle* f = find_function(st, function);
-  if (f == nullptr) return kErrorInvalidHandle;
-  switch (attribute) {
-    case kFuncMaxThreadsPerBlock: *value = f->kernel.max_threads; return kSuccess;
-    case kFuncSharedBytes:
-    case kFuncLocalBytes: *value = 0; return kSuccess;
-    case kFuncNumRegs: *value = f->kernel.registers; return kSuccess;
-    case kFuncMaxDynamicShared: *value = f->max_dynamic_shared; return kSuccess;
-    default: return kErrorInvalidValue;
-  }
-}
-
-Result fake_function_set_attribute(Function function, int attribute, int value) {
-  State& st = state();
-  Section section(st.mutex);
-  FunctionHandle* f = find_function(st, function);
-  if (f == nullptr) return kErrorInvalidHandle;
-  constexpr int kMostShared = 227 * 1024;
-  if (attribute != kFuncMaxDynamicShared || value < 0 || value > kMostShared) return kErrorInvalidValue;
-  f->max_dynamic_shared = value;
-  return kSuccess;
-}
-
-Result fake_occupancy(int* blocks, Function function, int block_size, size_t dynamic_shared_bytes) {
-  State& st = state();
-  Section section(st.mutex);
-  Result r;
-  if (need_context(st, r) == nullptr) return r;
-  const FunctionHandle* f = find_function(st, function);
-  if (f == nullptr) return kErrorInvalidHandle;
-  const bool fits = block_size > 0 && block_size <= f->kernel.max_threads &&
-                    dynamic_shared_bytes <= static_cast<size_t>(f->max_dynamic_shared);
-  *blocks = fits ? f->kernel.blocks_per_multiprocessor : 0;
-  return kSuccess;
-}
-
 Result fake_launch_kernel(const LaunchConfig* config, Function function, void** params, void** extra) {
   State& st = state();
   if (config == nullptr || extra != nullptr) return kErrorInvalidValue;
@@ -154,8 +115,7 @@ Result fake_launch_kernel(const LaunchConfig* config, Function function, void** 
     kernel = f->kernel;
     device = s->context->device;
     if (grid == 0 || grid > 0x7fffffff || threads == 0 || threads > static_cast<uint64_t>(kernel.max_threads) ||
-        config->shared_bytes > static_cast<unsigned>(f->max_dynamic_shared) ||
-        (kernel.args_bytes != 0 && (params == nullptr || params[0] == nullptr)))
+        config->shared_bytes > 48 * 1024 || (kernel.args_bytes != 0 && (params == nullptr || params[0] == nullptr)))
       return kErrorInvalidValue;
     for (unsigned i = 0; i < config->num_attributes; ++i) {
       const LaunchAttribute& a = config->attributes[i];

@@ -301,15 +301,11 @@ Result fake_pointer_attribute(void* data, int attribute, DevicePtr ptr) {
     return kSuccess;
   };
   switch (attribute) {
-    case kPointerContext: return put(static_cast<Context>(st.contexts[static_cast<size_t>(a->device)].get()));
     case kPointerMemoryType: return put(host ? kMemoryTypeHost : kMemoryTypeDevice);
-    case kPointerDevicePointer: return put(ptr);
     case kPointerBufferId: return put(a->id);
     case kPointerIsManaged: return put(0u);
     case kPointerDeviceOrdinal: return put(a->device);
     case kPointerIpcCapable: return put(a->kind == Allocation::Kind::kDevice && a->ipc ? 1u : 0u);
-    case kPointerRangeStart: return put(static_cast<DevicePtr>(a->base));
-    case kPointerRangeSize: return put(a->bytes);
     default: return kErrorInvalidValue;
   }
 }

@@ -96,7 +96,6 @@ struct State {
   std::map<cuda::Module, std::unique_ptr<cuda::ModuleHandle>> modules;
   std::map<std::string, std::unique_ptr<cuda::FunctionHandle>> functions;
   std::map<cuda::Graph, std::unique_ptr<cuda::GraphHandle>> graphs;
-  std::map<cuda::UserObject, std::unique_ptr<cuda::UserObjectHandle>> user_objects;
   std::vector<Shared<Capture>> captures;  // active
   std::list<std::thread> threads;         // of streams
   int serving = 0;                        // number of these threads that have not ended
@@ -185,13 +184,6 @@ struct ModuleHandle {};
 struct FunctionHandle {
   std::string name;
   testing::FakeKernel kernel;
-  int max_dynamic_shared = 48 * 1024;
-};
-
-struct UserObjectHandle {
-  void* data = nullptr;
-  void (*destroy)(void*) = nullptr;
-  unsigned count = 0;
 };
 
 struct GraphHandle {
@@ -199,8 +191,7 @@ struct GraphHandle {
     testing::fake::Op op;
     std::set<testing::fake::Dependency> after;
   };
-  std::deque<Node> nodes;  // with stable addresses
-  std::map<UserObject, unsigned> objects;
+  std::deque<Node> nodes;                           // with stable addresses
   testing::fake::Shared<StreamHandle> last_stream;  // of its last launch
   uint64_t last_submitted = 0;
 };

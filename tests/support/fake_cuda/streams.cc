@@ -317,24 +317,11 @@ Result fake_stream_query(Stream stream) {
   return kSuccess;
 }
 
-Result fake_stream_context(Stream stream, Context* context) {
-  State& st = state();
-  Section section(st.mutex);
-  Result r;
-  const auto s = find_stream(st, stream, r);
-  if (s == nullptr) return r;
-  *context = s->context;
-  return kSuccess;
-}
-
 Result fake_memcpy_async(DevicePtr dst, DevicePtr src, size_t bytes, Stream stream) {
   return copy(dst, src, bytes, stream);
 }
 Result fake_memcpy_host_to_device_async(DevicePtr dst, const void* src, size_t bytes, Stream stream) {
   return copy(dst, reinterpret_cast<uintptr_t>(src), bytes, stream);
-}
-Result fake_memcpy_host_to_device(DevicePtr dst, const void* src, size_t bytes) {
-  return copy_and_wait(dst, reinterpret_cast<uintptr_t>(src), bytes);
 }
 Result fake_memcpy_device_to_host(void* dst, DevicePtr src, size_t bytes) {
   return copy_and_wait(reinterpret_cast<uintptr_t>(dst), src, bytes);
