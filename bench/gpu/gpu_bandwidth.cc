@@ -11,7 +11,7 @@
 
 #include "device/driver/handles.h"
 #include "device/driver/kernel_loader.h"
-#include "device/engine/device_program.h"
+#include "device/engine/grid_reduce.h"
 #include "device/engine/images.h"
 
 namespace {
@@ -80,10 +80,10 @@ int main(int argc, char** argv) {
         auto function = kernels->find(collective_images(), c.kernel);
         need(function.status());
         ReduceArgs args{};
-        for (uint32_t i = 0; i < c.num_src; ++i) args.src[args.num_src++] = arrays[i].as();
-        for (uint32_t i = 0; i < c.num_dst; ++i) args.dst[args.num_dst++] = arrays[4 + i].as();
-        args.num_elems = bytes / c.elem_bytes;
-        args.own = UINT32_MAX;
+        for (uint32_t i = 0; i < c.num_src; ++i) args.src[args.step.num_src++] = arrays[i].as();
+        for (uint32_t i = 0; i < c.num_dst; ++i) args.dst[args.step.num_dst++] = arrays[4 + i].as();
+        args.step.num_elems = bytes / c.elem_bytes;
+        args.step.own = UINT32_MAX;
         void* params[] = {&args};
         cuda::LaunchConfig config{
             static_cast<unsigned>(4 * multiprocessors), 1, 1, 512, 1, 1, 0, stream->get(), nullptr, 0};

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/codec.h"
 #include "base/status_from_peer.h"
@@ -48,6 +50,20 @@ Expected<T> read_outcome(std::string_view bytes, size_t rank) {
   if (!d.finished()) d.fail();
   if (!d.ok()) return read_outcome({}, rank);
   return message;
+}
+
+/// Collective: tells all ranks this rank's outcome. gather(bytes, &all) exchanges bytes. Returns all messages by rank, or
+/// the error of the first rank that has one: equal on all ranks.
+template <class T, class Gather>
+Expected<std::vector<T>> exchange_outcomes(const Expected<T>& mine, const Gather& gather) {
+  std::vector<std::string> all;
+  RONDO_TRY(gather(encode_outcome(mine), &all));
+  std::vector<T> messages;
+  for (size_t r = 0; r < all.size(); ++r) {
+    RONDO_TRY_ASSIGN(T theirs, read_outcome<T>(all[r], r));
+    messages.push_back(std::move(theirs));
+  }
+  return messages;
 }
 
 }  // namespace rondo

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/outcome.h"
 #include "device/topology/probe.h"
 #include "topology/select.h"
 
@@ -36,22 +37,25 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
   return devices;
 }
 
-Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
-                                   std::string_view engine, bool through_host, bool wide_lines,
-                                   double link_gigabytes_per_s) {
+namespace {
+
+// The properties of the devices and links, equal on all ranks. Errors: kUnsupported (the interpreter between processes of
+// a device).
+Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view engine) {
   DeviceWorld world;
-  world.layout = layout;
-  world.through_host = through_host;
-  if (through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
-  world.wide_lines = wide_lines && !through_host;
-  if (link_gigabytes_per_s > 0) world.link_gigabytes_per_s = link_gigabytes_per_s;
+  world.layout = t.layout();
+  world.proxied = t.has_proxy();
+  world.through_host = t.through_host_somewhere();
+  if (world.through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
+  world.wide_lines = t.wide_lines_everywhere() && !world.through_host;
+  if (t.slowest_gigabytes_per_s() > 0) world.link_gigabytes_per_s = t.slowest_gigabytes_per_s();
   GpuMachine machine;  // only the devices in use
   std::vector<RankPlace> places;
   std::vector<const CudaTransport::DeviceOfRank*> known, processes;
   auto index_of = [](auto& list, const auto& same) {
     return static_cast<size_t>(std::find_if(list.begin(), list.end(), same) - list.begin());
   };
-  for (const auto& d : devices) {
+  for (const auto& d : t.devices()) {
     const size_t device = index_of(known, [&](const auto* o) { return o->same_device(d); });
     if (device == known.size()) {
       known.push_back(&d);
@@ -68,20 +72,9 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
     return Status(StatusCode::kUnsupported,
                   fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
   world.resident_blocks = choice.most_blocks;
-  const bool alone = engine == "auto" && devices.size() == 1;  // copies need no waiting kernel
-  world.engine =
-      alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
-  world.engine_reason = alone ? "one rank: no kernel has to wait" : choice.reason;
+  const bool alone = engine == "auto" && t.devices().size() == 1;  // copies need no waiting kernel
+  world.engine = alone ? EngineKind::kStream : choice.kind;
   return world;
-}
-
-namespace {
-
-std::string uuid_text(const cuda::Uuid& uuid) {
-  std::string text;
-  for (size_t i = 0; i < sizeof uuid.bytes; ++i)
-    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
-  return text;
 }
 
 // The link between two ranks' devices by this machine's description. If it does not have one of them (another process
@@ -91,6 +84,10 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkPreferences& prefere
   DeviceLink link;
   link.way = a.same_device(b) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
   link.whole_lines = a.same_device(b);
+  if (!preferences.p2p && !a.same_device(b)) {
+    link.way = DeviceLink::Way::kHost;
+    return link;
+  }
   auto place = [&](const CudaTransport::DeviceOfRank& d) {
     const std::string uuid = uuid_text(d.uuid);
     return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(),
@@ -100,17 +97,13 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkPreferences& prefere
                                  machine.devices.begin());
   };
   const RankPlace x{0, 0, place(a), 0}, y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place(b), 0};
-  if (std::max(x.device, y.device) >= machine.devices.size()) {
-    link.reason = "one of the devices is not visible here";
-    return link;
-  }
+  if (std::max(x.device, y.device) >= machine.devices.size()) return link;
   const LinkChoice c = select_link(machine, x, y, preferences);
   link.way = c.kind == LinkKind::kLocal || c.kind == LinkKind::kSharedDevice ? DeviceLink::Way::kSameDevice
              : c.kind == LinkKind::kHost || c.kind == LinkKind::kNone        ? DeviceLink::Way::kHost
                                                                              : DeviceLink::Way::kPeer;
   link.whole_lines = c.ll128;
   link.gigabytes_per_s = c.expected_gbps;
-  link.reason = fmt::format("{}: {}", link_name(c.kind), c.reason);
   return link;
 }
 
@@ -124,7 +117,6 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   options.ordinal = ordinal;
   options.host_number = hosts.host(rank);
   const LinkPreferences preferences = parse_preferences(settings.p2p_level, settings.device_engine);
-  options.may_peer = preferences.p2p;
   options.most_channels = settings.device_blocks.most;
   options.may_be_direct = settings.device_direct;
   // After an error the description has no devices, and the self-tests decide.
@@ -136,19 +128,13 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
                                                          }));
   CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
-  RONDO_TRY_ASSIGN(DeviceWorld world,
-                   device_world(t.devices(), t.layout(), settings.device_engine, t.through_host_somewhere(),
-                                t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
-  world.proxied = t.has_proxy();
-  if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
-  auto engine = DeviceEngine::create(rank, hosts, world, settings.for_planner(), std::move(transport), host_kernels,
-                                     settings.init_timeout_s);
+  RONDO_TRY_ASSIGN(const DeviceWorld world, describe_world(t, settings.device_engine));
+  if (world.engine == EngineKind::kStream) t.forbid_direct();
+  const PlannerSettings planning = settings.for_planner();
+  auto engine =
+      DeviceEngine::create({rank, hosts, world, planning, host_kernels, settings.init_timeout_s}, std::move(transport));
   // A rank without an engine reports it. Otherwise the others would wait for it in their first call.
-  std::vector<std::string> all;
-  RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));
-  RONDO_TRY(engine.status());
-  for (size_t r = 0; r < all.size(); ++r)
-    if (!all[r].empty()) return Status(StatusCode::kSystem, fmt::format("rank {}: {}", r, all[r]));
+  RONDO_TRY(exchange_outcomes(engine.ok() ? Expected<bool>(true) : engine.status(), gather).status());
   return engine;
 }
 

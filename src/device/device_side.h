@@ -25,10 +25,4 @@ Expected<std::optional<int>> device_of(const Config& config);
 /// The same for all ranks of a process; empty for host memory. Errors also: kInvalidArgument (their number).
 Expected<std::vector<int>> devices_of(const Config& config, int nranks);
 
-/// Derives the device world from all ranks' descriptions, equally on all ranks. Pure. engine: the setting device_engine.
-/// Errors: kUnsupported (the interpreter between processes of a device).
-Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
-                                   std::string_view engine, bool through_host, bool wide_lines,
-                                   double link_gigabytes_per_s);
-
 }  // namespace rondo

@@ -65,7 +65,14 @@ struct LinkChoice {
 LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b,
                        const LinkPreferences& preferences);
 
-enum class EngineKind : uint8_t { kInterpreter, kStream };
+/// The engine that runs a communicator's schedules on devices; equal on all its ranks.
+enum class EngineKind : uint8_t {
+  kInterpreter,  // one kernel per group of calls, which waits on the device
+  kStream,       // copies, stream flags and reduction kernels; no kernel waits
+};
+constexpr std::string_view engine_name(EngineKind k) {
+  return k == EngineKind::kInterpreter ? "interpreter" : "stream";
+}
 
 struct EngineChoice {
   EngineKind kind = EngineKind::kStream;

@@ -10,6 +10,7 @@
 
 #include "device/driver/handles.h"
 #include "device/driver/kernel_loader.h"
+#include "device/engine/grid_reduce.h"
 #include "device/engine/images.h"
 #include "device/engine/lower.h"
 #include "gpu/gpu.h"
@@ -46,17 +47,17 @@ class KernelsGpuTest : public ::testing::Test {
     std::vector<void*> sinks;
     for (uint32_t i = 0; i < num_src; ++i) {
       const uint64_t offset = i * kArrayBytes + shift_elems * elem_bytes;
-      args.src[args.num_src++] = device_.as() + offset;
+      args.src[args.step.num_src++] = device_.as() + offset;
       sources.push_back(host_.data() + offset);
     }
     for (uint32_t i = 0; i < num_dst; ++i) {
       const uint64_t offset = (3 + i) * kArrayBytes + (i + shift_elems) * elem_bytes;
-      args.dst[args.num_dst++] = device_.as() + offset;
+      args.dst[args.step.num_dst++] = device_.as() + offset;
       sinks.push_back(host_.data() + offset);
     }
-    args.num_elems = num_elems;
-    args.own = UINT32_MAX;
-    args.divide_by = divide_by;
+    args.step.num_elems = num_elems;
+    args.step.own = UINT32_MAX;
+    args.step.divide_by = divide_by;
     auto function = kernels_->find(collective_images(), kernel);
     EXPECT_TRUE(function.ok()) << function.status().to_string();
     if (!function.ok()) return -2;

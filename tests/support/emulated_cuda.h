@@ -11,6 +11,7 @@
 #include "device/driver/kernel_loader.h"
 #include "device/engine/clock_exchange.h"
 #include "device/engine/device_program.h"
+#include "device/engine/grid_reduce.h"
 #include "device/engine/lower.h"
 #include "fsdp/optimizer_kernels.h"
 #include "rondo/communicator.h"

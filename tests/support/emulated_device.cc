@@ -27,8 +27,8 @@ struct EmulatedDevices::RankState {
 
 namespace {
 
-std::vector<int64_t> name_of(const ConnectionKey& key, DeviceEnd end) {
-  return {key.writer, key.reader, key.tag, key.group, static_cast<int64_t>(end)};
+std::vector<int64_t> name_of(const ConnectionKey& key, ConnectionForm form) {
+  return {key.writer, key.reader, key.tag, key.group, static_cast<int64_t>(form)};
 }
 
 }  // namespace
@@ -38,10 +38,10 @@ class EmulatedDevices::Index final : public PortIndex {
  public:
   Index(EmulatedDevices& all, RankState& rank) : all_(all), rank_(rank) {}
 
-  Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) override {
-    const auto [it, made] = rank_.read_index.try_emplace(name_of(port.key, end), rank_.read_index.size());
+  Expected<uint16_t> reader(const ReadPort& port, ConnectionForm form) override {
+    const auto [it, made] = rank_.read_index.try_emplace(name_of(port.key, form), rank_.read_index.size());
     if (!made) return it->second;
-    const Connection& c = all_.connection(port.key, end);
+    const Connection& c = all_.connection(port.key, form);
     for (uint32_t channel = 0; channel < all_.shape_.max_channels; ++channel) {
       DeviceReadEnd& e = rank_.reads[channel * kMaxEnds + it->second];
       e.view = c.views[channel];
@@ -52,10 +52,10 @@ class EmulatedDevices::Index final : public PortIndex {
     }
     return it->second;
   }
-  Expected<uint16_t> writer(const WritePort& port, DeviceEnd end) override {
-    const auto [it, made] = rank_.write_index.try_emplace(name_of(port.key, end), rank_.write_index.size());
+  Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) override {
+    const auto [it, made] = rank_.write_index.try_emplace(name_of(port.key, form), rank_.write_index.size());
     if (!made) return it->second;
-    const Connection& c = all_.connection(port.key, end);
+    const Connection& c = all_.connection(port.key, form);
     rank_.readers.push_back(port.counters);
     for (uint32_t channel = 0; channel < all_.shape_.max_channels; ++channel) {
       DeviceWriteEnd& e = rank_.writes[channel * kMaxEnds + it->second];
@@ -103,23 +103,24 @@ EmulatedDevices::~EmulatedDevices() = default;
 DeviceControl& EmulatedDevices::control(Rank rank) { return ranks_[static_cast<size_t>(rank)]->control; }
 DeviceComm& EmulatedDevices::comm(Rank rank) { return ranks_[static_cast<size_t>(rank)]->comm; }
 
-EmulatedDevices::Connection& EmulatedDevices::connection(const ConnectionKey& key, DeviceEnd end) {
-  const auto [it, made] = connections_.try_emplace(name_of(key, end));
+EmulatedDevices::Connection& EmulatedDevices::connection(const ConnectionKey& key, ConnectionForm form) {
+  const auto [it, made] = connections_.try_emplace(name_of(key, form));
   Connection& c = it->second;
   if (!made) return c;
   const uint32_t counters = static_cast<uint32_t>(shape_.nranks) + 1, lines = shape_.num_lines;
-  if (end == DeviceEnd::kLl) c.slot_bytes = static_cast<uint32_t>(ll_slot_bytes(shape_.max_message_bytes));
-  if (end == DeviceEnd::kLl128) c.slot_bytes = static_cast<uint32_t>(ll128_slot_bytes(shape_.max_message_bytes));
+  if (form == ConnectionForm::kWords) c.slot_bytes = static_cast<uint32_t>(ll_slot_bytes(shape_.max_message_bytes));
+  if (form == ConnectionForm::kWideLines)
+    c.slot_bytes = static_cast<uint32_t>(ll128_slot_bytes(shape_.max_message_bytes));
   for (uint32_t channel = 0; channel < shape_.max_channels; ++channel) {
     FifoView v;
     v.num_lines = lines;
     v.counters = reinterpret_cast<ReadCounter*>(memory_.emplace_back(counters * sizeof(ReadCounter)).data());
     for (uint32_t i = 0; i < counters; ++i) v.counters[i].steps = shape_.first_step;
-    if (end == DeviceEnd::kCredit || end == DeviceEnd::kSimple)
+    if (form == ConnectionForm::kLines || form == ConnectionForm::kRing)
       v.lines = reinterpret_cast<HeaderLine*>(memory_.emplace_back(lines * sizeof(HeaderLine)).data());
-    if (end == DeviceEnd::kSimple)
+    if (form == ConnectionForm::kRing)
       v.data_bytes = place_bytes(static_cast<uint32_t>(shape_.max_message_bytes)) * (kRingMessages + 1);
-    else if (end != DeviceEnd::kCredit) v.data_bytes = c.slot_bytes * lines;
+    else if (form != ConnectionForm::kLines) v.data_bytes = c.slot_bytes * lines;
     if (v.data_bytes != 0) v.data = memory_.emplace_back(v.data_bytes).data();
     c.views.push_back(v);
   }

@@ -69,7 +69,7 @@ class EmulatedDevices {
   };
   struct RankState;
   class Index;
-  Connection& connection(const ConnectionKey& key, DeviceEnd end);
+  Connection& connection(const ConnectionKey& key, ConnectionForm form);
 
   EmulatedShape shape_;
   std::shared_ptr<InprocWorld> world_;

@@ -15,7 +15,6 @@ struct alignas(64) ClockExchange {
   uint64_t asked;     // by the host: 1, 2, ..., at last kEnough
   uint64_t now_ns;    // the device's answer
   uint64_t answered;  // number of the answered request; stored after it with release
-  uint64_t given_up;  // no request came for kMostNs
 };
 
 struct ClockArgs {
@@ -38,7 +37,6 @@ RONDO_HOST_DEVICE_INLINE void tell_clock(const ClockArgs& args) {
       Mem::store_release(&x.answered, next++);
       since_ns = now_ns;
     } else if (now_ns - since_ns > kMostNs) {
-      Mem::store_release(&x.given_up, 1);
       return;
     }
     Env::relax(1);

@@ -11,28 +11,22 @@
 
 namespace rondo {
 
-DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
-                           const PlannerSettings& settings, std::unique_ptr<CudaTransport> transport,
-                           const KernelTable& host_kernels, double connect_deadline_s)
-    : Backend(rank),
-      nranks_(hosts.nranks()),
-      world_(world),
-      connect_deadline_s_(connect_deadline_s),
+DeviceEngine::DeviceEngine(const Options& o, std::unique_ptr<CudaTransport> transport)
+    : Backend(o.rank),
+      nranks_(o.hosts.nranks()),
+      world_(o.world),
+      connect_deadline_s_(o.connect_deadline_s),
       owned_(std::move(transport)),
       transport_(*owned_),
-      ports_(rank, transport_),
-      host_kernels_(host_kernels),
-      planner_(rank, hosts, settings, ports_, host_kernels),
-      device_planner_(nranks_, world, planner_),
+      ports_(o.rank, transport_),
+      host_kernels_(o.host_kernels),
+      planner_(o.rank, o.hosts, o.settings, ports_, o.host_kernels),
+      device_planner_(nranks_, world_, planner_),
       kernels_(KernelLoader::of(transport_.context())) {}
 
-Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, const HostLayout& hosts,
-                                                             const DeviceWorld& world, const PlannerSettings& settings,
-                                                             std::unique_ptr<CudaTransport> transport,
-                                                             const KernelTable& host_kernels,
-                                                             double connect_deadline_s) {
-  std::unique_ptr<DeviceEngine> e(
-      new DeviceEngine(rank, hosts, world, settings, std::move(transport), host_kernels, connect_deadline_s));
+Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(const Options& options,
+                                                             std::unique_ptr<CudaTransport> transport) {
+  std::unique_ptr<DeviceEngine> e(new DeviceEngine(options, std::move(transport)));
   RONDO_TRY(e->start());
   return e;
 }
@@ -43,36 +37,37 @@ Status DeviceEngine::start() {
   RONDO_TRY_ASSIGN(control_, cuda::PinnedMemory::make(sizeof(DeviceControl)));
   RONDO_TRY_ASSIGN(serial_, cuda::OwnedEvent::make());
   RONDO_TRY_ASSIGN(graph_serial_, cuda::OwnedEvent::make());
-  if (world_.engine == DeviceEngineKind::kInterpreter) {
-    const uint32_t channels = world_.layout.max_channels;
-    tables_.rank = static_cast<uint32_t>(rank_);
-    tables_.num_ranks = static_cast<uint32_t>(nranks_);
-    tables_.max_channels = channels;
-    tables_.write_stride = tables_.read_stride = static_cast<uint32_t>(32 * nranks_ + 64);
-    const uint64_t header = round_up(sizeof(DeviceComm), 256);
-    const uint64_t writes = round_up(uint64_t{channels} * tables_.write_stride * sizeof(DeviceWriteEnd), 256);
-    const uint64_t reads = round_up(uint64_t{channels} * tables_.read_stride * sizeof(DeviceReadEnd), 256);
-    const uint64_t peers = round_up(uint64_t{channels} * tables_.num_ranks * sizeof(PeerBuffers), 256);
-    const uint64_t lanes = round_up(uint64_t{channels} * DeviceProgram::kMaxLanes * sizeof(LaneProgress), 256);
-    const uint64_t meetings = uint64_t{channels} * 64;
-    if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) tables_.max_regions = SharedRegions::kMaxRegions;
-    const uint64_t regions = uint64_t{tables_.max_regions} * tables_.num_ranks * sizeof(PeerRegion);
-    const uint64_t total = header + writes + reads + peers + lanes + meetings + regions;
-    RONDO_TRY_ASSIGN(comm_, cuda::DeviceMemory::make(total));
-    std::byte* at = comm_.as() + header;
-    tables_.writes = reinterpret_cast<DeviceWriteEnd*>(at);
-    tables_.reads = reinterpret_cast<DeviceReadEnd*>(at += writes);
-    tables_.peers = reinterpret_cast<PeerBuffers*>(at += reads);
-    tables_.lanes = reinterpret_cast<LaneProgress*>(at += peers);
-    tables_.meetings = reinterpret_cast<uint64_t*>(at += lanes);
-    if (regions != 0) tables_.regions = reinterpret_cast<const PeerRegion*>(at + meetings);
-    const cuda::Driver* d = cuda::driver();
-    RONDO_TRY_ASSIGN(auto stream, cuda::OwnedStream::make());
-    RONDO_TRY(cuda::check(d->memset_d8_async(comm_.get(), 0, total, stream.get()), "cuMemsetD8Async"));
-    RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
-    RONDO_TRY(cuda::upload(stream.get(), comm_.get(), &tables_, sizeof tables_));
-  }
+  if (world_.engine == EngineKind::kInterpreter) RONDO_TRY(make_tables());
   return watcher_.start("the thread that watches a device", [this] { watch(); });
+}
+
+// DeviceComm and its tables, in one allocation.
+Status DeviceEngine::make_tables() {
+  const uint64_t channels = world_.layout.max_channels;
+  tables_.rank = static_cast<uint32_t>(rank_);
+  tables_.num_ranks = static_cast<uint32_t>(nranks_);
+  tables_.max_channels = world_.layout.max_channels;
+  tables_.write_stride = tables_.read_stride = static_cast<uint32_t>(32 * nranks_ + 64);
+  if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) tables_.max_regions = SharedRegions::kMaxRegions;
+  uint64_t total = 0;
+  auto reserve = [&](uint64_t bytes) { return std::exchange(total, total + round_up(bytes, 256)); };
+  reserve(sizeof(DeviceComm));
+  const uint64_t writes = reserve(channels * tables_.write_stride * sizeof(DeviceWriteEnd));
+  const uint64_t reads = reserve(channels * tables_.read_stride * sizeof(DeviceReadEnd));
+  const uint64_t peers = reserve(channels * tables_.num_ranks * sizeof(PeerBuffers));
+  const uint64_t lanes = reserve(channels * DeviceProgram::kMaxLanes * sizeof(LaneProgress));
+  const uint64_t meetings = reserve(channels * 64);
+  const uint64_t regions = reserve(uint64_t{tables_.max_regions} * tables_.num_ranks * sizeof(PeerRegion));
+  RONDO_TRY_ASSIGN(comm_, cuda::DeviceMemory::make(total));
+  std::byte* const at = comm_.as();
+  tables_.writes = reinterpret_cast<DeviceWriteEnd*>(at + writes);
+  tables_.reads = reinterpret_cast<DeviceReadEnd*>(at + reads);
+  tables_.peers = reinterpret_cast<PeerBuffers*>(at + peers);
+  tables_.lanes = reinterpret_cast<LaneProgress*>(at + lanes);
+  tables_.meetings = reinterpret_cast<uint64_t*>(at + meetings);
+  if (tables_.max_regions != 0) tables_.regions = reinterpret_cast<const PeerRegion*>(at + regions);
+  RONDO_TRY(cuda::clear(transport_.setup_stream(), comm_.get(), total));
+  return put(comm_.as<DeviceComm>(), {&tables_, 1});
 }
 
 DeviceEngine::~DeviceEngine() {
@@ -99,9 +94,7 @@ Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions
   std::vector<PeerRegion> entries;
   for (const SharedRegions::View& v : views)
     entries.push_back({reinterpret_cast<const std::byte*>(v.theirs), v.bytes, reinterpret_cast<std::byte*>(v.ours)});
-  return cuda::upload(transport_.setup_stream(),
-                      reinterpret_cast<cuda::DevicePtr>(tables_.regions + uint64_t{region} * tables_.num_ranks),
-                      entries.data(), entries.size() * sizeof(PeerRegion));
+  return put(tables_.regions + uint64_t{region} * tables_.num_ranks, std::span<const PeerRegion>(entries));
 }
 
 // Rank 0's status page has the id if the host's transport has none. A page without an id is identified by its address.
@@ -189,10 +182,14 @@ Status DeviceEngine::submit(std::span<Call> calls) {
     if (!failed.ok()) failed = at->engine->not_started(at->call->shape, failed);
   }
   if (failed.ok()) {
-    // All ranks of a communicator have the same engine, so this order is equal on all ranks.
-    const auto streams = std::stable_partition(items.begin(), items.end(), [](const Item& item) {
-      return item.engine->world_.engine != DeviceEngineKind::kStream;
+    std::erase_if(items, [](const Item& item) {  // nothing to move, on any rank
+      const bool empty = item.plan->main.program->num_loops == 0;
+      if (empty) item.end({});
+      return empty;
     });
+    // All ranks of a communicator have the same engine, so this order is equal on all ranks.
+    const auto streams = std::stable_partition(
+        items.begin(), items.end(), [](const Item& item) { return item.engine->world_.engine != EngineKind::kStream; });
     if (streams != items.begin()) failed = launch_rounds(std::span(items.begin(), streams));
     if (failed.ok() && streams != items.end()) failed = run_streams(std::span(streams, items.end()));
   }
@@ -216,39 +213,36 @@ SharedRegions::Install DeviceEngine::install() {
   return [this](uint32_t region, std::span<const SharedRegions::View> views) { return write_region(region, views); };
 }
 
-// Running calls may use the memory that ends here. When this rank's calls are done, it touches no other rank's memory,
-// and their exit credits ensure that no other rank touches its own. Errors go to the callers that wait.
-void DeviceEngine::finish_calls() {
-  if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) (void)drain();
-}
+// Memory changes by one exchange at a time, outside of captures. Running calls may use memory that ends: when this rank's
+// calls are done, it touches no other rank's memory, and their exit credits ensure that no other rank touches its own.
+// Errors of the calls go to the callers that wait.
+struct DeviceEngine::SetUp {
+  SetUp(DeviceEngine& e, const ControlGather& control, bool ends)
+      : guard(control.mutex), current(e.transport_.context()) {
+    if (ends && e.transport_.regions().reach() == SharedRegions::Reach::kAgreed) (void)e.drain();
+  }
+  const std::lock_guard<std::mutex> guard;
+  const cuda::OutsideCapture outside;
+  const cuda::CurrentContext current;
+};
 
 Expected<void*> DeviceEngine::alloc(uint64_t bytes, const ControlGather& control) {
-  const std::lock_guard guard(control.mutex);
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_.context());
+  const SetUp set_up(*this, control, false);
   return transport_.alloc_shared(bytes, control.gather, install());
 }
 
 Status DeviceEngine::free(void* ptr, const ControlGather& control) {
-  const std::lock_guard guard(control.mutex);
-  finish_calls();
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_.context());
+  const SetUp set_up(*this, control, true);
   return transport_.free_shared(ptr, control.gather);
 }
 
 Status DeviceEngine::register_memory(void* ptr, uint64_t bytes, const ControlGather& control) {
-  const std::lock_guard guard(control.mutex);
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_.context());
+  const SetUp set_up(*this, control, false);
   return transport_.register_memory(ptr, bytes, control.gather, install());
 }
 
 Status DeviceEngine::deregister_memory(void* ptr, const ControlGather& control) {
-  const std::lock_guard guard(control.mutex);
-  finish_calls();
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_.context());
+  const SetUp set_up(*this, control, true);
   return transport_.deregister_memory(ptr, control.gather);
 }
 

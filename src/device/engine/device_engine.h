@@ -11,6 +11,8 @@
 // Thread safety: as Backend; the rest as stated.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -30,6 +32,7 @@
 #include "device/engine/device_planner.h"
 #include "device/engine/device_program.h"
 #include "device/engine/device_tracing.h"
+#include "device/engine/joined_streams.h"
 #include "device/engine/lower.h"
 #include "device/engine/stream_order.h"
 #include "device/p2p/cuda_transport.h"
@@ -41,37 +44,40 @@ namespace rondo {
 /// A call's shape, compiled, lowered and connected.
 struct DevicePlan {
   CallShape request;
-  bool may_be_direct = false;              // the transport's answer at planning time
-  std::unique_ptr<Program> program;
-  std::unique_ptr<Program> fallback;  // for a direct program, if some buffers cannot be reached
+  bool may_be_direct = false;  // the transport's answer at planning time
   DeviceCandidate how;
-  std::string kernel, reason;
+  LoweredProgram main;
+  LoweredProgram fallback;  // for a direct program, if some buffers cannot be reached
+  std::string reason;
   cuda::Function function = nullptr;
-  std::byte *lowered = nullptr, *lowered_fallback = nullptr;  // DeviceProgram in device memory
-  DeviceProgram header{}, header_fallback{};                  // host copies of them
-  uint32_t num_lanes = 1, num_channels = 1;                   // maximum of both programs
+  uint32_t num_lanes = 1, num_channels = 1;  // maximum of both programs
   uint64_t scratch_bytes() const {
-    return std::max(program->scratch_bytes, fallback != nullptr ? fallback->scratch_bytes : 0);
+    return std::max(main.program->scratch_bytes, fallback.program != nullptr ? fallback.program->scratch_bytes : 0);
   }
   bool connected = false;
-  std::vector<uint32_t> reads, writes;  // table indices of the ends in use
-  std::vector<StreamStep> order;        // stream engine
-  std::vector<uint32_t> slots;          // stream engine: table indices of the connections in use
-  /// Stream engine: the connections of a step, one for each port of a receive and each reader of a send.
-  struct StepSlots {
+  std::vector<uint32_t> ends;  // in use, indices of DeviceEngine::ends_
+  // Stream engine:
+  std::vector<StreamStep> order;
+  struct StepEnds {  // of a step: one for each port of a receive and each reader of a send
     std::vector<uint32_t> receives, sends;
   };
-  std::vector<std::vector<StepSlots>> step_slots;  // by lane and pc
+  std::vector<std::vector<StepEnds>> step_ends;  // by lane and pc
 };
 
 /// Parts: device_plans.cc (plans and connections), device_launch.cc and stream_engine.cc (the two ways into a stream),
 /// device_watch.cc (completion of calls).
 class DeviceEngine final : public Backend {
  public:
-  static Expected<std::unique_ptr<DeviceEngine>> create(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
-                                                        const PlannerSettings& settings,
-                                                        std::unique_ptr<CudaTransport> transport,
-                                                        const KernelTable& host_kernels, double connect_deadline_s);
+  struct Options {
+    Rank rank;
+    const HostLayout& hosts;
+    const DeviceWorld& world;
+    const PlannerSettings& settings;
+    const KernelTable& host_kernels;
+    double connect_deadline_s;
+  };
+  static Expected<std::unique_ptr<DeviceEngine>> create(const Options& options,
+                                                        std::unique_ptr<CudaTransport> transport);
   ~DeviceEngine() override;
 
   Status check(Call& call) const override;
@@ -92,8 +98,6 @@ class DeviceEngine final : public Backend {
   Status set_trace(StepTrace* trace) override;
   void wake() override;
   int ordinal() const override { return transport_.device(); }
-  DeviceEngineKind kind() const { return world_.engine; }
-  const DeviceWorld& world() const { return world_; }
   CudaTransport& transport() { return transport_; }
   /// Stores a region's local addresses for kernels, by rank. Call it before a buffer may be in the region.
   Status write_region(uint32_t region, std::span<const SharedRegions::View> views);
@@ -105,34 +109,33 @@ class DeviceEngine final : public Backend {
 
  private:
   class Ports;
-  struct End {  // one end of a connection, in all channels
+  struct End {  // one end of a connection: in all channels, or the slots of the stream engine
     DeviceKey key;
+    Rank other;  // the rank that makes the other half; stream engine: the reader
+    bool ready = false;
+    // Interpreter:
+    bool writes = false;
+    uint32_t index = 0;             // in a channel's table of writing or of reading ends
     std::vector<uint32_t> readers;  // for a writer: counter indices
-    bool ready = false;
-  };
-  struct SlotUse {  // a connection of the stream engine
-    ConnectionKey key;
-    Rank reader;
-    bool ready = false;
+    // Stream engine:
     CudaTransport::StreamSlots slots;
   };
   struct Outstanding {
-    uint64_t sequence;
+    uint64_t sequence = 0;        // 0 for sends and receives
+    uint64_t message_number = 0;  // for sends and receives: counted per peer and direction
     cuda::OwnedEvent event;
     OperationShape shape;
-    uint64_t tag, issued_ns, deadline_ns;
+    uint64_t tag = 0, issued_ns = 0, deadline_ns = 0;
     std::shared_ptr<WorkState> work;  // nullptr: nobody waits
     std::shared_ptr<DevicePlan> plan;
     cuda::PinnedMemory tables;  // of a large launch
     std::shared_ptr<LaunchTrace> trace;
-    uint32_t call = 0;            // its index in the launch
-    uint64_t message_number = 0;  // for sends and receives: counted per peer and direction
-  };
-  /// Resources of a launch that stay with one of its calls.
-  struct Left {
-    cuda::PinnedMemory tables;
-    std::shared_ptr<LaunchTrace> trace;
-    uint32_t call = 0;
+    uint32_t call = 0;  // its index in the launch
+    uint64_t number() const { return sequence != 0 ? sequence : message_number; }
+    std::string name() const {
+      return fmt::format("{} #{} of {} {}", collective_name(shape.collective), sequence, shape.count_elems,
+                         dtype_name(shape.dtype));
+    }
   };
   /// A call on its way into a stream.
   struct Item {
@@ -149,19 +152,25 @@ class DeviceEngine final : public Backend {
   struct Launch;
   class Rounds;
   class StreamIssue;
-  DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
-               std::unique_ptr<CudaTransport> transport, const KernelTable& host_kernels, double connect_deadline_s);
+  struct SetUp;
+  DeviceEngine(const Options& options, std::unique_ptr<CudaTransport> transport);
   Status start();
+  Status make_tables();
   Expected<std::shared_ptr<DevicePlan>> plan(const CallShape& request);
   Status compile_plan(DevicePlan& plan);
   Expected<std::unique_ptr<Program>> compile_program(const CallShape& request, const DeviceCandidate& how);
   Status add_fallback(DevicePlan& plan);
   Status lower_plan(DevicePlan& plan);
-  Expected<std::byte*> lower_program(const Program& program, const DeviceCandidate& how, uint32_t num_channels,
-                                     Ports& ports, DeviceProgram& header);
+  Status lower_program(LoweredProgram& to, const DeviceCandidate& how, uint32_t num_channels, Ports& ports);
+  /// Copies to device memory, and returns when every stream sees it.
+  template <class T>
+  Status put(const T* to, std::span<const T> from) const {
+    return cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(to), from.data(),
+                        from.size_bytes());
+  }
   DeviceCall device_call(const Item& item);
   Status order_plan(DevicePlan& plan);
-  Status write_end(bool writer, uint32_t index);
+  Status make_ready(End& end);
   Expected<bool> connect(DevicePlan& plan);
   static Status connect_all(std::span<const Item> items);
   /// Distance from a message's sender to its receiver on the ring of ranks. 0 for messages to itself and collectives.
@@ -178,17 +187,16 @@ class DeviceEngine final : public Backend {
   uint64_t communicator() const;
   /// Orders the call after the communicator's earlier calls, and records the event for the next ones.
   Status begin_in(cuda::Stream stream);
-  Status end_in(cuda::Stream stream, const Item& item, Left left);
+  /// `o`: what a launch leaves with the call.
+  Status end_in(cuda::Stream stream, const Item& item, Outstanding o);
   struct StreamItem {
     const Item* item;
     StreamStep step;
   };
   static Status run_streams(std::span<const Item> items);
   Status issue_calls(std::span<const Item> items, cuda::Stream stream);
-  Status issue(std::span<const StreamItem> items, cuda::Stream stream);
-  uint32_t slot_index(const ConnectionKey& key, Rank reader);
+  uint32_t stream_end(DevicePlan& plan, const ConnectionKey& key, Rank reader);
   Status prepare(Item& item);
-  void finish_calls();
   SharedRegions::Install install();
   void watch();
   bool retire();
@@ -197,6 +205,7 @@ class DeviceEngine final : public Backend {
   std::vector<FlightCurrent> calls_under_way() const;
   Status look();
   void ask_for_pages() const;
+  Status aborted() const;
   Status lost_peer() const;
   Status lost_peer_soon() const;
   void fail(Status status);
@@ -216,8 +225,7 @@ class DeviceEngine final : public Backend {
 
   std::mutex mutex_;                              // guards the following members: one call is issued at a time
   PlanCache<DevicePlan> plans_;
-  std::vector<End> reads_, writes_;
-  std::vector<SlotUse> slots_;
+  std::vector<End> ends_;
   cuda::PinnedMemory control_;
   cuda::DeviceMemory comm_;  // DeviceComm and its tables
   DeviceComm tables_{};      // as on the device

@@ -13,13 +13,8 @@
 #include "device/engine/device_engine.h"
 
 namespace rondo {
-namespace {
-
-
-}  // namespace
 
 Status DeviceEngine::begin_in(cuda::Stream stream) {
-  const cuda::Driver* d = cuda::driver();
   {  // a long call can fill the driver's queue, and it may need messages of its own first part to continue
     const std::lock_guard lock(watch_mutex_);
     issuing_ = true;
@@ -28,28 +23,26 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
   }
   if (cuda::captures(stream)) {
     captured_ = true;
-    RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent"));
-    return cuda::check(d->stream_wait_event(stream, graph_serial_.get(), cuda::kEventWaitExternal),
-                       "cuStreamWaitEvent");
+    RONDO_TRY(cuda::wait_for(stream, serial_.get(), cuda::kEventWaitExternal));
+    return cuda::wait_for(stream, graph_serial_.get(), cuda::kEventWaitExternal);
   }
-  if (captured_) RONDO_TRY(cuda::check(d->stream_wait_event(stream, graph_serial_.get(), 0), "cuStreamWaitEvent"));
-  if (any_ && last_stream_ != stream)
-    RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), 0), "cuStreamWaitEvent"));
+  if (captured_) RONDO_TRY(cuda::wait_for(stream, graph_serial_.get()));
+  if (any_ && last_stream_ != stream) RONDO_TRY(cuda::wait_for(stream, serial_.get()));
   return {};
 }
 
-Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Left left) {
-  const cuda::Driver* d = cuda::driver();
+Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o) {
   const Call& call = *item.call;
   // Messages between two ranks have no number in the order that all ranks share, and are not posted on its status page.
   const Collective c = call.shape.collective;
-  const uint64_t sequence = is_point_to_point(c) ? 0 : next_sequence_++;
-  const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{call.shape.root, c == Collective::kRecv}];
-  if (sequence != 0) transport_.page(rank_)->post(sequence, item.plan->program->operation, call.tag);
+  o.shape = item.plan->main.program->operation;
+  if (is_point_to_point(c)) o.message_number = ++message_numbers_[{call.shape.root, c == Collective::kRecv}];
+  else transport_.page(rank_)->post(o.sequence = next_sequence_++, o.shape, call.tag);
   if (cuda::captures(stream)) {
-    if (sequence != 0) transport_.page(rank_)->finish(sequence);
-    RONDO_TRY(cuda::check(d->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
-                          "cuEventRecordWithFlags"));
+    if (o.sequence != 0) transport_.page(rank_)->finish(o.sequence);
+    RONDO_TRY(
+        cuda::check(cuda::driver()->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
+                    "cuEventRecordWithFlags"));
     const std::lock_guard lock(watch_mutex_);
     replayed_ = true;
     issuing_ = false;
@@ -57,21 +50,14 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Left left) {
     watch_changed_.notify_all();
     return {};
   }
-  RONDO_TRY(cuda::check(d->event_record(serial_.get(), stream), "cuEventRecord"));
+  RONDO_TRY(cuda::record(serial_.get(), stream));
   last_stream_ = stream;
   any_ = true;
-  Outstanding o{sequence,
-                {},
-                item.plan->program->operation,
-                call.tag,
-                monotonic_ns(),
-                call.deadline_ns,
-                call.work,
-                item.plan,
-                std::move(left.tables),
-                std::move(left.trace),
-                left.call,
-                number};
+  o.tag = call.tag;
+  o.issued_ns = monotonic_ns();
+  o.deadline_ns = call.deadline_ns;
+  o.work = call.work;
+  o.plan = item.plan;
   const std::lock_guard lock(watch_mutex_);
   if (free_events_.empty()) {
     RONDO_TRY_ASSIGN(o.event, cuda::OwnedEvent::make());
@@ -79,7 +65,7 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Left left) {
     o.event = std::move(free_events_.back());
     free_events_.pop_back();
   }
-  RONDO_TRY(cuda::check(d->event_record(o.event.get(), stream), "cuEventRecord"));
+  RONDO_TRY(cuda::record(o.event.get(), stream));
   outstanding_.push_back(std::move(o));
   issuing_ = false;
   watch_changed_.notify_all();
@@ -95,7 +81,7 @@ struct DeviceEngine::Launch {
   std::vector<DeviceCall> calls;
   std::vector<const Item*> members;
   uint32_t blocks = 0;
-  std::set<const DeviceEngine*> engines;
+  std::set<DeviceEngine*> engines;
   std::vector<cuda::Event> told;  // callers' events, each once
   bool follows = false;           // waits until the earlier launches on its device have ended
   cuda::OwnedEvent ended;
@@ -124,9 +110,15 @@ struct DeviceEngine::Launch {
   /// printed on stderr, because no call depends on it.
   std::shared_ptr<LaunchTrace> open_trace() const;
 
-  void add_unit(uint32_t lanes, uint32_t channels, uint32_t first_call) {
-    units.push_back({blocks, lanes, channels, first_call, static_cast<uint32_t>(calls.size()) - first_call});
+  /// Adds the calls as a unit.
+  void add(std::span<const Item* const> added, uint32_t lanes, uint32_t channels) {
+    units.push_back(
+        {blocks, lanes, channels, static_cast<uint32_t>(calls.size()), static_cast<uint32_t>(added.size())});
     blocks += lanes * channels;
+    for (const Item* item : added) {
+      calls.push_back(item->engine->device_call(*item));
+      members.push_back(item);
+    }
   }
 };
 
@@ -137,8 +129,7 @@ std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
     const std::lock_guard lock(m->engine->watch_mutex_);
     if (!m->engine->tracing_.on()) continue;
     if (owner == nullptr) owner = m->engine;
-    records += most_records(m->plan->header);
-    if (m->plan->fallback != nullptr) records += most_records(m->plan->header_fallback);
+    records += most_records(m->plan->main) + most_records(m->plan->fallback);
   }
   if (owner == nullptr) return nullptr;
   const std::lock_guard lock(owner->watch_mutex_);
@@ -167,46 +158,29 @@ Status DeviceEngine::Launch::lay_out() {
 }
 
 Status DeviceEngine::launch(Launch& l) {
-  const cuda::Driver* d = cuda::driver();
-  LaunchArgs& args = l.args;
   const cuda::Stream stream = l.stream();
-  std::vector<cuda::Stream> others;
-  for (const Item* m : l.members) {
-    const cuda::Stream s = m->stream();
-    if (s != stream && std::find(others.begin(), others.end(), s) == others.end()) others.push_back(s);
-  }
-  cuda::OwnedEvent join;
-  if (!others.empty()) {
-    RONDO_TRY_ASSIGN(join, cuda::OwnedEvent::make());
-  }
-  for (const cuda::Stream s : others) {
-    RONDO_TRY(cuda::check(d->event_record(join.get(), s), "cuEventRecord"));
-    RONDO_TRY(cuda::check(d->stream_wait_event(stream, join.get(), 0), "cuStreamWaitEvent"));
-  }
-  std::vector<DeviceEngine*> begun;
-  for (const Item* m : l.members)
-    if (std::find(begun.begin(), begun.end(), m->engine) == begun.end()) {
-      RONDO_TRY(m->engine->begin_in(stream));
-      begun.push_back(m->engine);
-    }
-  void* params[] = {&args};
+  JoinedStreams joined(stream);
+  for (const Item* m : l.members) joined.add(m->stream());
+  RONDO_TRY(joined.begin());
+  for (DeviceEngine* e : l.engines) RONDO_TRY(e->begin_in(stream));
+  void* params[] = {&l.args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
   const bool captured = cuda::captures(stream);
   if (l.trace != nullptr) {
     RONDO_TRY(l.trace->begin(stream));
-    args.trace = l.trace->on_device();
+    l.args.trace = l.trace->on_device();
   }
   DeviceEngine& first = *l.members[0]->engine;
   RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, l.told));
-  if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
-  for (const cuda::Stream s : others)
-    RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
+  RONDO_TRY(joined.end());
   if (captured && l.tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(l.tables)));
   for (size_t i = 0; i < l.members.size(); ++i) {
-    Left left{{}, l.trace, static_cast<uint32_t>(i)};  // calls and members have the same order
-    if (i == 0) left.tables = std::move(l.tables);
-    RONDO_TRY(l.members[i]->engine->end_in(stream, *l.members[i], std::move(left)));
+    Outstanding o;
+    o.trace = l.trace;
+    o.call = static_cast<uint32_t>(i);  // calls and members have the same order
+    if (i == 0) o.tables = std::move(l.tables);
+    RONDO_TRY(l.members[i]->engine->end_in(stream, *l.members[i], std::move(o)));
   }
   return {};
 }
@@ -217,7 +191,7 @@ DeviceCall DeviceEngine::device_call(const Item& item) {
   const Call& r = *item.call;
   const DevicePlan& plan = *item.plan;
   DeviceCall c{};
-  c.program = reinterpret_cast<const DeviceProgram*>(plan.lowered);
+  c.program = plan.main.on_device;
   c.comm = comm_.as<DeviceComm>();
   c.control = reinterpret_cast<DeviceControl*>(control_.on_device());
   c.in = static_cast<const std::byte*>(r.in);
@@ -226,17 +200,16 @@ DeviceCall DeviceEngine::device_call(const Item& item) {
   c.premul_at = r.premul_at;
   std::memcpy(c.premul, r.premul, sizeof c.premul);
   c.deadline_ns = r.deadline_ns;
-  c.tag = r.tag;
   if (!cuda::captures(item.stream())) {  // a replay would repeat its number
     const Collective collective = r.shape.collective;
     c.index =
         call_index(is_point_to_point(collective) ? ++num_messages_[{r.shape.root, collective == Collective::kRecv}]
                                                  : ++num_calls_);
   }
-  if (plan.fallback == nullptr) return c;
+  if (plan.fallback.program == nullptr) return c;
   const cuda::CurrentContext current(transport_.context());
   static_assert(SharedRegions::kNowhere == kRegionNowhere && SharedRegions::kMaxRegions < kRegionNothing);
-  c.fallback = reinterpret_cast<const DeviceProgram*>(plan.lowered_fallback);
+  c.fallback = plan.fallback.on_device;
   c.in_region = r.in_bytes == 0 ? kRegionNothing : transport_.regions().find(r.in, r.in_bytes);
   c.out_region = r.out_bytes == 0 ? kRegionNothing : transport_.regions().find(r.out, r.out_bytes);
   return c;
@@ -251,59 +224,56 @@ class DeviceEngine::Rounds {
   explicit Rounds(std::span<const Item> items) {
     std::vector<uint64_t> communicators;
     for (const Item& item : items) {
-      if (item.plan->program->num_loops == 0) {  // nothing to move, on any rank
-        item.end({});
-        continue;
-      }
       const CallShape& r = item.call->shape;
-      Pending p{&item, is_point_to_point(r.collective), 0, 0};
+      const bool message = is_point_to_point(r.collective);
+      const Rank direction = message ? 2 * r.root + (r.collective == Collective::kSend) : 0;
       const uint64_t communicator = item.engine->communicator();
-      const auto it = std::find(communicators.begin(), communicators.end(), communicator);
-      p.place = p.message ? item.engine->distance_of(r) : static_cast<int>(it - communicators.begin());
-      p.direction = p.message ? 2 * r.root + (r.collective == Collective::kSend) : 0;
-      if (it == communicators.end()) communicators.push_back(communicator);
-      pending_.push_back(p);
+      const auto known = std::find(communicators.begin(), communicators.end(), communicator);
+      const auto place = message ? item.engine->distance_of(r) : static_cast<int>(known - communicators.begin());
+      if (known == communicators.end()) communicators.push_back(communicator);
+      auto q = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& o) {
+        return o.engine == item.engine && o.message == message && o.direction == direction;
+      });
+      if (q == queues_.end()) q = queues_.insert(q, {item.engine, message, place, direction, {}});
+      q->calls.push_back(&item);
     }
-    std::stable_sort(pending_.begin(), pending_.end(), [](const Pending& a, const Pending& b) {
+    std::stable_sort(queues_.begin(), queues_.end(), [](const Queue& a, const Queue& b) {
       return std::tie(a.message, a.place) < std::tie(b.message, b.place);
     });
   }
 
-  bool empty() const { return pending_.empty(); }
+  bool empty() const {
+    return std::all_of(queues_.begin(), queues_.end(), [](const Queue& q) { return q.rest().empty(); });
+  }
 
   /// Errors: kExhausted.
   Expected<Launch> next() {
-    const Pending first = pending_.front();
+    const Queue& first =
+        *std::find_if(queues_.begin(), queues_.end(), [](const Queue& q) { return !q.rest().empty(); });
     Launch l;
-    l.function = first.item->plan->function;
-    l.context = context_of(first);
-    l.engines = engines_at(first, l);
-    Pending reached = first;
-    std::vector<std::pair<const DeviceEngine*, Rank>> taken;  // each engine and direction has one unit
-    const std::vector<Pending> leads = pending_;
-    for (const Pending& lead : leads) {
-      if (lead.message != first.message || context_of(lead) != l.context) continue;
-      if (lead.place != reached.place) {
-        std::set<const DeviceEngine*> engines = engines_at(lead, l);
-        engines.insert(l.engines.begin(), l.engines.end());
-        if (l.blocks + blocks_at(lead, l) > room_of(engines)) break;
-        l.engines = std::move(engines);
-        reached = lead;
+    l.function = first.rest()[0]->plan->function;
+    l.context = first.engine->transport_.context();
+    for (auto at = queues_.begin(), end = at; at != queues_.end(); at = end) {
+      end = std::find_if(at, queues_.end(),
+                         [&](const Queue& q) { return q.message != at->message || q.place != at->place; });
+      // All units of a place, or none of them.
+      std::vector<std::pair<Queue*, Unit>> units;
+      std::set<DeviceEngine*> engines = l.engines;
+      uint32_t blocks = l.blocks;
+      for (auto q = at; q != end; ++q) {
+        if (q->message != first.message || q->engine->transport_.context() != l.context) continue;
+        const Unit u = q->unit(l.function);
+        if (u.num_calls == 0) continue;
+        units.emplace_back(&*q, u);
+        engines.insert(q->engine);
+        blocks += u.lanes * u.channels;
       }
-      const std::pair<const DeviceEngine*, Rank> unit{lead.item->engine, lead.direction};
-      if (std::find(taken.begin(), taken.end(), unit) != taken.end()) continue;
-      taken.push_back(unit);
-      const Unit u = unit_of(lead, l.function);
-      if (u.calls.empty()) continue;  // goes to the next launch
-      const auto first_call = static_cast<uint32_t>(l.calls.size());
-      for (const Item* item : u.calls) {
-        l.calls.push_back(item->engine->device_call(*item));
-        l.members.push_back(item);
+      if (!l.calls.empty() && blocks > room_of(engines)) break;
+      l.engines = std::move(engines);
+      for (const auto& [queue, u] : units) {
+        l.add(queue->rest().first(u.num_calls), u.lanes, u.channels);
+        queue->launched += u.num_calls;
       }
-      l.add_unit(u.lanes, u.channels, first_call);
-      std::erase_if(pending_, [&](const Pending& p) {
-        return std::find(u.calls.begin(), u.calls.end(), p.item) != u.calls.end();
-      });
     }
     if (const uint32_t room = room_of(l.engines); l.blocks > room)
       return Status(StatusCode::kExhausted,
@@ -315,7 +285,7 @@ class DeviceEngine::Rounds {
 
   /// Number of blocks of these engines that can be resident next to those of other processes: a share for each rank of
   /// a communicator.
-  static uint32_t room_of(const std::set<const DeviceEngine*>& engines) {
+  static uint32_t room_of(const std::set<DeviceEngine*>& engines) {
     std::map<uint64_t, uint32_t> ranks;
     uint32_t share = UINT32_MAX, most = 0;
     for (const DeviceEngine* e : engines) {
@@ -326,59 +296,33 @@ class DeviceEngine::Rounds {
   }
 
  private:
-  struct Pending {
-    const Item* item;
-    bool message;
-    int place;       // for a message its distance, for other calls the communicator's index
-    Rank direction;  // for a message: the peer and the direction
-  };
   struct Unit {
-    std::vector<const Item*> calls;
+    size_t num_calls = 0;
     uint32_t lanes = 0, channels = 0;
   };
-
-  static cuda::Context context_of(const Pending& p) { return p.item->engine->transport_.context(); }
-
-  // The calls of one engine and direction, in order, as long as they need this kernel.
-  Unit unit_of(const Pending& lead, cuda::Function function) const {
-    Unit u;
-    for (const Pending& p : pending_) {
-      if (p.item->engine != lead.item->engine || p.message != lead.message || p.direction != lead.direction) continue;
-      const DevicePlan& plan = *p.item->plan;
-      if (plan.function != function) break;
-      u.calls.push_back(p.item);
-      u.lanes = std::max(u.lanes, plan.num_lanes);
-      u.channels = std::max(u.channels, plan.num_channels);
+  /// Calls that run one after the other: a rank's collectives, or its messages to or from one peer.
+  struct Queue {
+    DeviceEngine* engine;
+    bool message;
+    int place;       // for messages their distance, for other calls the communicator's index
+    Rank direction;  // for messages: the peer and the direction
+    std::vector<const Item*> calls;
+    size_t launched = 0;
+    std::span<const Item* const> rest() const { return std::span(calls).subspan(launched); }
+    /// The next calls, as long as they need this kernel.
+    Unit unit(cuda::Function function) const {
+      Unit u;
+      for (const Item* item : rest()) {
+        if (item->plan->function != function) break;
+        ++u.num_calls;
+        u.lanes = std::max(u.lanes, item->plan->num_lanes);
+        u.channels = std::max(u.channels, item->plan->num_channels);
+      }
+      return u;
     }
-    return u;
-  }
+  };
 
-  // Calls `fn` with the first pending call of each unit at the place of `at` on the launch's device.
-  template <class Fn>
-  void each_unit(const Pending& at, const Launch& l, Fn fn) const {
-    std::set<std::pair<const DeviceEngine*, Rank>> seen;
-    for (const Pending& p : pending_)
-      if (p.message == at.message && p.place == at.place && context_of(p) == l.context &&
-          seen.insert({p.item->engine, p.direction}).second)
-        fn(p);
-  }
-  uint32_t blocks_at(const Pending& at, const Launch& l) const {
-    uint32_t blocks = 0;
-    each_unit(at, l, [&](const Pending& p) {
-      const Unit u = unit_of(p, l.function);
-      blocks += u.lanes * u.channels;
-    });
-    return blocks;
-  }
-  std::set<const DeviceEngine*> engines_at(const Pending& at, const Launch& l) const {
-    std::set<const DeviceEngine*> engines;
-    each_unit(at, l, [&](const Pending& p) {
-      if (!unit_of(p, l.function).calls.empty()) engines.insert(p.item->engine);
-    });
-    return engines;
-  }
-
-  std::vector<Pending> pending_;
+  std::vector<Queue> queues_;
 };
 
 Status DeviceEngine::launch_rounds(std::span<const Item> items) {
@@ -390,7 +334,7 @@ Status DeviceEngine::launch_rounds(std::span<const Item> items) {
   for (Launch& l : launches) RONDO_TRY(l.find_events());
   // Launches that do not fit next to earlier ones on their device begin when those have ended. Otherwise they would use
   // the blocks of another rank.
-  std::map<cuda::Context, std::pair<uint32_t, std::set<const DeviceEngine*>>> beside;
+  std::map<cuda::Context, std::pair<uint32_t, std::set<DeviceEngine*>>> beside;
   for (Launch& l : launches) {
     auto& [blocks, engines] = beside[l.context];
     engines.insert(l.engines.begin(), l.engines.end());
@@ -407,17 +351,15 @@ Status DeviceEngine::launch_rounds(std::span<const Item> items) {
     RONDO_TRY(l.lay_out());
     if (!cuda::captures(l.stream())) l.trace = l.open_trace();
   }
-  const cuda::Driver* d = cuda::driver();
   for (size_t i = 0; i < launches.size(); ++i) {
     Launch& l = launches[i];
     cuda::CurrentContext current(l.context);
     for (size_t before = 0; before < i && l.follows; ++before)
-      if (launches[before].context == l.context)
-        RONDO_TRY(cuda::check(d->stream_wait_event(l.stream(), launches[before].ended.get(), 0), "cuStreamWaitEvent"));
+      if (launches[before].context == l.context) RONDO_TRY(cuda::wait_for(l.stream(), launches[before].ended.get()));
     RONDO_TRY(launch(l));
     if (launches.size() == 1) break;
     RONDO_TRY_ASSIGN(l.ended, cuda::OwnedEvent::make());
-    RONDO_TRY(cuda::check(d->event_record(l.ended.get(), l.stream()), "cuEventRecord"));
+    RONDO_TRY(cuda::record(l.ended.get(), l.stream()));
   }
   return {};
 }

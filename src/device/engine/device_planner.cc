@@ -11,12 +11,7 @@ namespace {
 
 // The longest message that fits a protocol's slot, or the ring.
 uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
-  switch (p) {
-    case DeviceProtocol::kLl: return DeviceLayout::slot_payload(ConnectionForm::kWords);
-    case DeviceProtocol::kLl128: return DeviceLayout::slot_payload(ConnectionForm::kWideLines);
-    case DeviceProtocol::kSimple: return layout.message_bytes;
-  }
-  return 0;
+  return p == DeviceProtocol::kSimple ? layout.message_bytes : DeviceLayout::slot_payload(form_of(p));
 }
 
 // True if the algorithm was registered from outside.
@@ -25,15 +20,12 @@ bool is_own(const Algorithm& a) {
   return !own.empty() && &a >= own.data() && &a < own.data() + own.size();
 }
 
-// Minimum share of a channel that justifies a block.
-uint64_t least_share(DeviceProtocol p) {
-  switch (p) {
-    case DeviceProtocol::kLl: return 4 * 1024;
-    case DeviceProtocol::kLl128: return 8 * 1024;
-    case DeviceProtocol::kSimple: return 32 * 1024;
-  }
-  return 1;
+double whole_bytes(const CallShape& r, int nranks) {
+  return static_cast<double>(whole_elems(r.collective, r.count_elems, nranks)) * dtype_bytes(r.types().wire);
 }
+
+// Minimum share of a channel that justifies a block, by DeviceProtocol.
+constexpr uint64_t kLeastShare[kNumDeviceProtocols] = {32 * 1024, 4 * 1024, 8 * 1024};
 
 }  // namespace
 
@@ -82,7 +74,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
     const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
   }
-  if (world_.engine == DeviceEngineKind::kStream)
+  if (world_.engine == EngineKind::kStream)
     return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
            sent * whole_bytes / world_.link_gigabytes_per_s;
   // Direct reads and writes cross the link once, without a ring.
@@ -93,18 +85,15 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
 }
 
 void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vector<DeviceCandidate>& found) {
-  const bool stream = world_.engine == DeviceEngineKind::kStream;
-  const double whole =
-      static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
-  const uint32_t lanes = lanes_of(a, r.root);
-  if (!stream && lanes > world_.resident_blocks) return;
-  if (stream) {
+  if (world_.engine == EngineKind::kStream) {
     // The stream engine has no channels and maps no peer's buffers.
     if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, 0});
     return;
   }
+  const uint32_t lanes = lanes_of(a, r.root);
+  if (lanes > world_.resident_blocks) return;
   // Amount that a lane moves at once: at most a chunk. The smallest chunks are whole / ranks.
-  const double chunk = whole / nranks_;
+  const double chunk = whole_bytes(r, nranks_) / nranks_;
   const bool pairwise = r.counts != nullptr && r.counts->pairwise;
   const std::string_view wanted = planner_.settings().protocol;
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
@@ -117,7 +106,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vecto
     if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
-    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes, r),
+    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, kLeastShare[static_cast<size_t>(p)], lanes, r),
                      longest_message(p, world_.layout), 0});
   }
 }
@@ -130,7 +119,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape
   for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
   const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));
   for (const Algorithm* a : usable)
-    if (world_.engine == DeviceEngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
+    if (world_.engine == EngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
   if (found.empty() && planner_.settings().protocol.empty())
     return Status(StatusCode::kUnsupported,
                   fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",
@@ -139,8 +128,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape
     return Status(StatusCode::kUnsupported,
                   fmt::format("RONDO_PROTO={} has no algorithm for this {} on devices", planner_.settings().protocol,
                               collective_name(request.collective)));
-  const double whole = static_cast<double>(whole_elems(request.collective, request.count_elems, nranks_)) *
-                       dtype_bytes(request.types().wire);
+  const double whole = whole_bytes(request, nranks_);
   for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole, request.root);
   std::stable_sort(found.begin(), found.end(),
                    [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
@@ -160,7 +148,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const CallShape&
 
 DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   DeviceCandidate c;
-  if (world_.engine == DeviceEngineKind::kStream) {
+  if (world_.engine == EngineKind::kStream) {
     c.message_bytes = world_.stream_slot_bytes;
     return c;
   }
@@ -168,12 +156,13 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   c.message_bytes = longest_message(c.protocol, world_.layout);
   // A rank may send to and receive from all ranks, itself included, at once.
   const auto directions = static_cast<uint32_t>(2 * nranks_);
-  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), directions, {});
+  c.num_channels =
+      channels_for(static_cast<double>(bytes), kLeastShare[static_cast<size_t>(c.protocol)], directions, {});
   return c;
 }
 
 std::string DevicePlanner::describe(const DeviceCandidate& c) const {
-  if (world_.engine == DeviceEngineKind::kStream)
+  if (world_.engine == EngineKind::kStream)
     return fmt::format("{} by streams, messages of {} B, forecast {:.1f} us", c.algorithm->name, c.message_bytes,
                        c.forecast_ns / 1000);
   if (c.algorithm->direct)

@@ -16,22 +16,13 @@
 #include "device/engine/device_program.h"
 #include "device/p2p/layout.h"
 #include "plan/planner.h"
+#include "topology/select.h"
 
 namespace rondo {
 
-/// The engine that runs a communicator's schedules; equal on all its ranks.
-enum class DeviceEngineKind : uint8_t {
-  kInterpreter,  // one kernel per group of calls, which waits on the device
-  kStream,       // copies, stream flags and reduction kernels; no kernel waits
-};
-constexpr std::string_view engine_name(DeviceEngineKind k) {
-  return k == DeviceEngineKind::kInterpreter ? "interpreter" : "stream";
-}
-
 /// Properties of the devices and links, equal on all ranks.
 struct DeviceWorld {
-  DeviceEngineKind engine = DeviceEngineKind::kInterpreter;
-  std::string engine_reason;
+  EngineKind engine = EngineKind::kInterpreter;
   DeviceLayout layout;
   uint32_t resident_blocks = 64;                   // for one rank's launch, so that all ranks of its device fit
   bool wide_lines = false;                         // all links support LL128

@@ -14,45 +14,43 @@ namespace {
 
 constexpr uint64_t kMaxConnectWaitNs = 100'000;  // between two polls for the others' halves of connections
 
-ConnectionForm form_of(DeviceEnd end) {
-  switch (end) {
-    case DeviceEnd::kCredit: return ConnectionForm::kLines;
-    case DeviceEnd::kSimple: return ConnectionForm::kRing;
-    case DeviceEnd::kLl: return ConnectionForm::kWords;
-    case DeviceEnd::kLl128: return ConnectionForm::kWideLines;
-  }
-  return ConnectionForm::kRing;
-}
-
 }  // namespace
 
 // Assigns ends to places in the tables, and makes this rank's halves of them.
 class DeviceEngine::Ports final : public PortIndex {
  public:
   Ports(DeviceEngine& engine, DevicePlan& plan) : e_(engine), plan_(plan) {}
-  Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) override {
-    return place(e_.reads_, plan_.reads, e_.tables_.read_stride, {port.key, form_of(end)}, {});
+  Expected<uint16_t> reader(const ReadPort& port, ConnectionForm form) override {
+    return place(port.key, form, nullptr);
   }
-  Expected<uint16_t> writer(const WritePort& port, DeviceEnd end) override {
-    return place(e_.writes_, plan_.writes, e_.tables_.write_stride, {port.key, form_of(end)}, port.counters);
+  Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) override {
+    return place(port.key, form, &port.counters);
   }
 
  private:
-  Expected<uint16_t> place(std::vector<End>& ends, std::vector<uint32_t>& used, uint32_t most, DeviceKey key,
-                           const std::vector<uint32_t>& readers) {
-    key.key.inline_only = false;  // the form contains it
-    uint32_t i = 0;
-    while (i < ends.size() && !(ends[i].key.key == key.key && ends[i].key.form == key.form)) ++i;
-    if (i == ends.size()) {
-      if (i == most)
+  // readers: counter indices of a writing end; nullptr: a reading end.
+  Expected<uint16_t> place(ConnectionKey key, ConnectionForm form, const std::vector<uint32_t>* readers) {
+    key.inline_only = false;  // the form contains it
+    const bool writes = readers != nullptr;
+    uint32_t index = 0;  // in the table of this kind of ends
+    size_t i = 0;
+    for (; i < e_.ends_.size(); ++i) {
+      if (e_.ends_[i].writes != writes) continue;
+      if (e_.ends_[i].key.key == key && e_.ends_[i].key.form == form) break;
+      ++index;
+    }
+    if (i == e_.ends_.size()) {
+      if (index == (writes ? e_.tables_.write_stride : e_.tables_.read_stride))
         return Status(
             StatusCode::kExhausted,
-            fmt::format("rank {}: the communicator has {} connections on its device, the maximum", e_.rank_, i));
-      ends.push_back({key, readers, false});
-      RONDO_TRY(e_.transport_.find_ends(key).status());
+            fmt::format("rank {}: the communicator has {} connections on its device, the maximum", e_.rank_, index));
+      e_.ends_.push_back({{key, form}, writes ? key.reader : key.writer, false, writes, index, {}, {}});
+      if (writes) e_.ends_.back().readers = *readers;
+      RONDO_TRY(e_.transport_.find_ends({key, form}).status());
     }
-    if (std::find(used.begin(), used.end(), i) == used.end()) used.push_back(i);
-    return static_cast<uint16_t>(i);
+    std::vector<uint32_t>& used = plan_.ends;
+    if (std::find(used.begin(), used.end(), i) == used.end()) used.push_back(static_cast<uint32_t>(i));
+    return static_cast<uint16_t>(index);
   }
   DeviceEngine& e_;
   DevicePlan& plan_;
@@ -83,7 +81,7 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const CallShape& reques
     const auto next = std::find_if(found.begin(), found.end(), [&](const auto& c) { return c.algorithm != algorithm; });
     if (next != found.end()) made->reason += "; next best " + device_planner_.describe(*next);
   }
-  made->program->reason = made->reason;
+  made->main.program->reason = made->reason;
   // The device memory of a plan that goes stays for captured launches: it lives as long as the communicator.
   return *plans_.add(std::move(made));
 }
@@ -108,18 +106,18 @@ Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const CallShape
 
 Status DeviceEngine::compile_plan(DevicePlan& plan) {
   plan.reason.clear();
-  plan.fallback.reset();
-  RONDO_TRY_ASSIGN(plan.program, compile_program(plan.request, plan.how));
-  plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(1, plan.program->lanes.size()));
+  plan.fallback = {};
+  RONDO_TRY_ASSIGN(plan.main.program, compile_program(plan.request, plan.how));
+  plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(1, plan.main.program->lanes.size()));
   plan.num_channels = plan.how.num_channels;
-  if (world_.engine == DeviceEngineKind::kStream) return order_plan(plan);
+  if (world_.engine == EngineKind::kStream) return order_plan(plan);
   return lower_plan(plan);
 }
 
 // Adds the program for unreachable buffers. Both programs have the same channels, so that each channel can decide
 // separately.
 Status DeviceEngine::add_fallback(DevicePlan& plan) {
-  if (entry_steps(*plan.program) == 0)
+  if (entry_steps(*plan.main.program) == 0)
     return Status(StatusCode::kUnsupported,
                   fmt::format("{}: a direct algorithm whose buffers may be unreachable must have one lane, which "
                               "begins with credits to and from all ranks",
@@ -127,94 +125,80 @@ Status DeviceEngine::add_fallback(DevicePlan& plan) {
   RONDO_TRY_ASSIGN(const auto found, device_planner_.fallbacks(plan.request, plan.how));
   Status refused;
   for (const DeviceCandidate& c : found) {  // as in plan()
-    const std::vector<uint32_t> reads = plan.reads, writes = plan.writes;
-    RONDO_TRY_ASSIGN(plan.fallback, compile_program(plan.request, c));
+    const std::vector<uint32_t> ends = plan.ends;
+    RONDO_TRY_ASSIGN(plan.fallback.program, compile_program(plan.request, c));
     Ports ports(*this, plan);
-    const auto lowered = lower_program(*plan.fallback, c, c.num_channels, ports, plan.header_fallback);
-    refused = lowered.status();
-    if (lowered.ok()) {
-      RONDO_CHECK(interpreter_name(*plan.fallback) == interpreter_name(*plan.program));
-      plan.lowered_fallback = *lowered;
-      plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(plan.num_lanes, plan.fallback->lanes.size()));
+    refused = lower_program(plan.fallback, c, c.num_channels, ports);
+    if (refused.ok()) {
+      RONDO_CHECK(interpreter_name(*plan.fallback.program) == interpreter_name(*plan.main.program));
+      plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(plan.num_lanes, plan.fallback.program->lanes.size()));
       plan.num_channels = plan.how.num_channels = c.num_channels;
       plan.reason = fmt::format("; {} when a rank's buffers cannot be reached", device_planner_.describe(c));
       return {};
     }
-    plan.reads = reads;
-    plan.writes = writes;
+    plan.ends = ends;
     if (refused.code() != StatusCode::kUnsupported) break;
   }
-  plan.fallback.reset();
+  plan.fallback = {};
   return refused;
 }
 
 Status DeviceEngine::lower_plan(DevicePlan& plan) {
-  plan.reads.clear();
-  plan.writes.clear();
-  plan.lowered_fallback = nullptr;
-  if (plan.program->direct && !transport_.reaches_everything()) RONDO_TRY(add_fallback(plan));
+  plan.ends.clear();
+  if (plan.main.program->direct && !transport_.reaches_everything()) RONDO_TRY(add_fallback(plan));
   Ports ports(*this, plan);
-  RONDO_TRY_ASSIGN(plan.lowered, lower_program(*plan.program, plan.how, plan.num_channels, ports, plan.header));
-  plan.kernel = interpreter_name(*plan.program);
-  RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), plan.kernel));
+  RONDO_TRY(lower_program(plan.main, plan.how, plan.num_channels, ports));
+  RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), interpreter_name(*plan.main.program)));
   return {};
 }
 
-Expected<std::byte*> DeviceEngine::lower_program(const Program& program, const DeviceCandidate& how,
-                                                 uint32_t num_channels, Ports& ports, DeviceProgram& header) {
+Status DeviceEngine::lower_program(LoweredProgram& to, const DeviceCandidate& how, uint32_t num_channels,
+                                   Ports& ports) {
   DeviceShape shape;
   shape.num_channels = num_channels;
   shape.short_messages = how.protocol == DeviceProtocol::kSimple ? DeviceProtocol::kLl : how.protocol;
   shape.message_bytes = how.message_bytes;
-  shape.lap_messages = kRingMessages;
-  RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(program, shape, ports));
-  std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof header);
-  RONDO_TRY_ASSIGN(std::byte* const to, transport_.take_memory(bytes.size()));
-  RONDO_TRY(cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(to), bytes.data(), bytes.size()));
-  return to;
+  RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*to.program, shape, ports));
+  std::memcpy(static_cast<void*>(&to.header), bytes.data(), sizeof to.header);
+  RONDO_TRY_ASSIGN(const std::byte* const at, transport_.take_memory(bytes.size()));
+  to.on_device = reinterpret_cast<const DeviceProgram*>(at);
+  return put(at, std::span(bytes));
 }
 
-// One end, in all channels, in the kernel's form.
-Status DeviceEngine::write_end(bool writer, uint32_t index) {
-  End& end = (writer ? writes_ : reads_)[index];
+// Makes an end ready if the other half is there: in all channels, in the kernel's form.
+Status DeviceEngine::make_ready(End& end) {
+  if (world_.engine == EngineKind::kStream) {
+    RONDO_TRY_ASSIGN(const auto slots, transport_.stream_slots(end.key.key, end.other, world_.stream_slot_bytes));
+    if (slots) end.slots = *slots;
+    end.ready = slots.has_value();
+    return {};
+  }
   RONDO_TRY_ASSIGN(const auto found, transport_.find_ends(end.key));
   if (!found) return {};
-  const DeviceLayout& layout = world_.layout;
-  const ConnectionForm form = end.key.form;
-  const ConnectionKey& key = end.key.key;
+  const auto& [key, form] = end.key;
   const bool words = form == ConnectionForm::kWords || form == ConnectionForm::kWideLines;
-  uint32_t* readers = nullptr;
-  if (writer) {
-    RONDO_TRY_ASSIGN(std::byte * at, transport_.take_memory(end.readers.size() * sizeof(uint32_t)));
-    readers = reinterpret_cast<uint32_t*>(at);
-    RONDO_TRY(cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(at), end.readers.data(),
-                           end.readers.size() * sizeof(uint32_t)));
+  const uint32_t slot_bytes = words ? DeviceLayout::kSlotBytes : 0,
+                 num_readers = static_cast<uint32_t>(end.readers.size());
+  const uint32_t* readers = nullptr;
+  if (end.writes) {
+    RONDO_TRY_ASSIGN(const std::byte* const at, transport_.take_memory(num_readers * sizeof(uint32_t)));
+    readers = reinterpret_cast<const uint32_t*>(at);
+    RONDO_TRY(put(readers, std::span<const uint32_t>(end.readers)));
   }
-  for (uint32_t c = 0; c < layout.max_channels; ++c) {
-    const FifoView view = layout.view(form, found->inbox, found->counters, found->readers, c);
-    const void* from = nullptr;
-    size_t bytes = 0;
-    cuda::DevicePtr to = 0;
-    DeviceWriteEnd w{};
-    DeviceReadEnd r{};
-    if (writer) {
+  for (uint64_t c = 0; c < world_.layout.max_channels; ++c) {
+    const FifoView view =
+        world_.layout.view(form, found->inbox, found->counters, found->readers, static_cast<uint32_t>(c));
+    if (end.writes) {
+      DeviceWriteEnd w{};
       w.view = view;
-      w.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
-      w.num_readers = static_cast<uint32_t>(end.readers.size());
+      w.slot_bytes = slot_bytes;
+      w.num_readers = num_readers;
       w.readers = readers;
-      from = &w;
-      bytes = sizeof w;
-      to = reinterpret_cast<cuda::DevicePtr>(tables_.writes + uint64_t{c} * tables_.write_stride + index);
+      RONDO_TRY(put(tables_.writes + c * tables_.write_stride + end.index, {&w, 1}));
     } else {
-      r.view = view;
-      r.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
-      r.counter = transport_.counter_index(key, rank_);
-      r.peer = key.writer;
-      from = &r;
-      bytes = sizeof r;
-      to = reinterpret_cast<cuda::DevicePtr>(tables_.reads + uint64_t{c} * tables_.read_stride + index);
+      const DeviceReadEnd r{view, slot_bytes, transport_.counter_index(key, rank_), 0, key.writer};
+      RONDO_TRY(put(tables_.reads + c * tables_.read_stride + end.index, {&r, 1}));
     }
-    RONDO_TRY(cuda::upload(transport_.setup_stream(), to, from, bytes));
   }
   end.ready = true;
   return {};
@@ -224,20 +208,9 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
 Expected<bool> DeviceEngine::connect(DevicePlan& plan) {
   if (plan.connected) return true;
   bool all = true;
-  for (const bool writer : {false, true})
-    for (const uint32_t i : writer ? plan.writes : plan.reads) {
-      if (!(writer ? writes_ : reads_)[i].ready) RONDO_TRY(write_end(writer, i));
-      all = all && (writer ? writes_ : reads_)[i].ready;
-    }
-  for (const uint32_t i : plan.slots) {
-    SlotUse& use = slots_[i];
-    if (!use.ready) {
-      RONDO_TRY_ASSIGN(const auto found,
-                       transport_.stream_slots(use.key, use.reader, kStreamSlots, world_.stream_slot_bytes));
-      if (found) use.slots = *found;
-      use.ready = found.has_value();
-    }
-    all = all && use.ready;
+  for (const uint32_t i : plan.ends) {
+    if (!ends_[i].ready) RONDO_TRY(make_ready(ends_[i]));
+    all = all && ends_[i].ready;
   }
   plan.connected = all;
   return all;
@@ -263,13 +236,8 @@ Status DeviceEngine::connect_all(std::span<const Item> items) {
     const DevicePlan& plan = *missing->plan;
     const double waited_s = static_cast<double>(monotonic_ns() - since) * 1e-9;
     if (waited_s > e.connect_deadline_s_) {
-      Rank whom = -1;
-      for (const uint32_t i : plan.reads)
-        if (!e.reads_[i].ready && whom < 0) whom = e.reads_[i].key.key.writer;
-      for (const uint32_t i : plan.writes)
-        if (!e.writes_[i].ready && whom < 0) whom = e.writes_[i].key.key.reader;
-      for (const uint32_t i : plan.slots)
-        if (!e.slots_[i].ready && whom < 0) whom = e.slots_[i].reader;
+      const auto late = std::find_if(plan.ends.begin(), plan.ends.end(), [&](uint32_t i) { return !e.ends_[i].ready; });
+      const Rank whom = e.ends_[*late].other;
       return Status(
           StatusCode::kTimeout,
           fmt::format(

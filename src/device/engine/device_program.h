@@ -38,7 +38,7 @@ enum DeviceStepBits : uint8_t {
   kStepAsWire = 4,    // mixed types: rounds its result to the wire type first
 };
 
-/// An instruction with resolved operands. 64 bytes. Made from ProgramStep.
+/// An instruction with resolved operands. 48 bytes. Made from ProgramStep.
 struct alignas(16) DeviceStep {
   Verb verb;
   uint8_t flags;                   // InstructionFlags
@@ -50,12 +50,11 @@ struct alignas(16) DeviceStep {
   uint16_t num_recv, num_send;  // entries of the index table from first_index on: receives, then sends. Ranks for
   uint16_t reserved;            // direct steps, otherwise places in the lane's list of ends
   uint32_t first_index;
-  uint32_t fingerprint;          // of its messages' shape
-  int32_t src_chunk, dst_chunk;  // the schedule's numbers, for traces; -1: none
+  uint32_t fingerprint;  // of its messages' shape
   uint64_t src_first_elem, dst_first_elem;
   uint64_t num_elems;  // of the whole chunk: all loops and channels
 };
-static_assert(sizeof(DeviceStep) == 64);
+static_assert(sizeof(DeviceStep) == 48);
 
 /// A channel's part of a chunk, in elements from the chunk's beginning. Cut at multiples of 512 wire bytes, so that all
 /// ranks cut equally and accesses stay aligned. Later channels may get nothing.
@@ -81,20 +80,18 @@ struct alignas(16) DeviceProgram {
   uint32_t lane_first[kMaxLanes + 1];  // first step of each lane, and the end
   uint32_t lane_ends[kMaxLanes];       // entry of the index table
   uint32_t num_channels;
-  uint32_t num_ranks, rank;
+  uint32_t rank;
   DeviceProtocol protocol;
-  uint8_t dtype, op, row;  // Dtype, Op and type row of the call
-  uint8_t elem_bytes[3];   // by Buffer
+  uint8_t row;            // type row of the call
+  uint8_t elem_bytes[3];  // by Buffer
   uint8_t wire_bytes;
-  uint8_t own_type, wire_type, out_type, accumulator;  // Dtype
-  uint8_t premul, direct, waits;                       // waits: some step waits for a lane
-  uint8_t entry_steps;                                 // for a direct program with a fallback: its entry credits
-  uint32_t divide_by;                                  // avg: the number of ranks; 0: no division
-  uint32_t fingerprint;                                // of the shape
-  uint32_t lap_bytes;  // Simple: as Program::lap_bytes
-  uint32_t reserved32;
-  uint64_t loop_elems;  // per channel: elements of a message
-  uint64_t num_loops;   // of the longest channel
+  uint8_t own_type, wire_type, out_type;  // Dtype
+  uint8_t premul, direct, waits;          // waits: some step waits for a lane
+  uint8_t entry_steps;                    // for a direct program with a fallback: its entry credits
+  uint32_t divide_by;                     // avg: the number of ranks; 0: no division
+  uint32_t lap_bytes;                     // Simple: as Program::lap_bytes
+  uint64_t loop_elems;                    // per channel: elements of a message
+  uint64_t num_loops;                     // of the longest channel
   uint64_t scratch_bytes;
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
@@ -227,7 +224,6 @@ struct alignas(16) DeviceCall {
   const void* premul_at;           // premul_sum: device address of the scale; nullptr: in `premul`
   alignas(8) std::byte premul[8];  // one element of the accumulator type (at premul_at: of the input type)
   uint64_t deadline_ns;            // limit of a wait; 0: none
-  uint64_t tag;
   // For a direct program: the regions of this rank's buffers, for its credits (or kRegion...). If some rank's buffers
   // are unreachable, all ranks run the fallback, which has as many channels. The direct program then has one lane.
   // nullptr: no fallback, all buffers can be reached.
@@ -261,22 +257,5 @@ struct LaunchArgs {
   DeviceCall calls[kMaxCalls];
 };
 static_assert(sizeof(LaunchArgs) <= 4096);
-
-/// A reduction or copy by a whole grid, without connections, for the stream engine and for bench/. Sources are combined
-/// left to right in the accumulator type and rounded once per sink. rondo_copy: num_elems are bytes.
-struct ReduceArgs {
-  static constexpr uint32_t kMaxSources = 16, kMaxSinks = 4;
-  const void* src[kMaxSources];
-  void* dst[kMaxSinks];
-  uint32_t num_src, num_dst;
-  uint64_t num_elems;
-  uint32_t own;           // index of the caller's raw input in src; UINT32_MAX: none
-  uint32_t divide_by;     // 0: no division
-  const void* premul_at;  // as in DeviceCall
-  alignas(8) std::byte premul[8];
-  uint8_t premultiply;                    // scale the own source
-  uint8_t own_type, wire_type, dst_type;  // mixed kernels: Dtype of src[own], of the other sources and sinks, of dst[0]
-  uint8_t has_dst, result_as_wire, raw;   // mixed kernels, as in MixedKernelArgs
-};
 
 }  // namespace rondo

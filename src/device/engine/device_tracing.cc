@@ -19,12 +19,12 @@ TracedPlan describe_lowered(const Program& program, const DeviceProgram& header)
   plan.loop_elems = header.loop_elems;
   plan.num_loops = header.num_loops;
   // On a device each form of message has its own FIFO, and credits use separate lines.
-  constexpr uint8_t kForms[] = {0, 2, 3};  // by DeviceProtocol
   for (auto& lane : plan.lanes)
     for (TracedInstruction& i : lane)
       for (auto* ports : {&i.recv, &i.send})
         for (TracedConnection& c : *ports)
-          c.form = (i.flags & kFlagCredit) != 0 ? 1 : kForms[static_cast<int>(header.protocol)];
+          c.form =
+              static_cast<uint8_t>((i.flags & kFlagCredit) != 0 ? ConnectionForm::kLines : form_of(header.protocol));
   return plan;
 }
 
@@ -37,7 +37,8 @@ uint64_t bytes_of(const ProgramStep& s, const DeviceProgram& header, const Devic
 
 }  // namespace
 
-uint64_t most_records(const DeviceProgram& header) {
+uint64_t most_records(const LoweredProgram& lowered) {
+  const DeviceProgram& header = lowered.header;
   return header.num_loops * header.num_channels * header.lane_first[header.num_lanes];
 }
 
@@ -99,14 +100,15 @@ Expected<std::shared_ptr<LaunchTrace>> DeviceTracing::room_for(uint64_t num_reco
   return launches_.back();
 }
 
-Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const TracedPrograms& programs,
-                          KernelLoader& kernels) {
+Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const LoweredProgram& main,
+                          const LoweredProgram& fallback, KernelLoader& kernels) {
   RONDO_TRY(clock_.refresh(kernels));
   RONDO_TRY_ASSIGN(const auto* const records, launch.records(stream_.get()));
   for (const DeviceRecord& r : *records) {
-    if (r.call != call || (r.fallback != 0 && programs.fallback == nullptr)) continue;
-    const Program& program = r.fallback != 0 ? *programs.fallback : *programs.program;
-    const DeviceProgram& header = r.fallback != 0 ? *programs.fallback_header : *programs.header;
+    const LoweredProgram& ran = r.fallback != 0 ? fallback : main;
+    if (r.call != call || ran.program == nullptr) continue;
+    const Program& program = *ran.program;
+    const DeviceProgram& header = ran.header;
     if (r.lane >= program.lanes.size() || r.pc >= program.lanes[r.lane].size()) continue;
     if (program.traced.trace != trace_->serial())
       program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(program, header))};

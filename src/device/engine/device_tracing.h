@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "device/engine/device_clock.h"
-#include "device/engine/device_program.h"
-#include "plan/program.h"
+#include "device/engine/lower.h"
 #include "trace/step_trace.h"
 
 namespace rondo {
@@ -40,14 +39,6 @@ class LaunchTrace {
   std::vector<DeviceRecord> records_;
 };
 
-/// A call's programs on the host and as lowered. fallback may be null.
-struct TracedPrograms {
-  const Program* program;
-  const DeviceProgram* header;
-  const Program* fallback;
-  const DeviceProgram* fallback_header;
-};
-
 class DeviceTracing {
  public:
   /// Reads the device's clock. Call it before start(), while tracing is off and without the watch lock, because it may
@@ -60,8 +51,8 @@ class DeviceTracing {
   /// Memory for the records of a launch. `num_records`: of its traced calls.
   Expected<std::shared_ptr<LaunchTrace>> room_for(uint64_t num_records);
   /// Adds the records of call number `call` of an ended launch, in order of time.
-  Status add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const TracedPrograms& programs,
-             KernelLoader& kernels);
+  Status add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const LoweredProgram& main,
+             const LoweredProgram& fallback, KernelLoader& kernels);
 
  private:
   StepTrace* trace_ = nullptr;
@@ -70,7 +61,7 @@ class DeviceTracing {
   std::vector<std::shared_ptr<LaunchTrace>> launches_;  // free if no other owner holds them
 };
 
-/// Maximum number of records of a call. O(lanes).
-uint64_t most_records(const DeviceProgram& header);
+/// Maximum number of records of a call that runs this program. O(lanes).
+uint64_t most_records(const LoweredProgram& lowered);
 
 }  // namespace rondo

@@ -34,8 +34,7 @@ void DeviceEngine::watch() {
     if (retired) watch_changed_.notify_all();
     if (failed_.load(std::memory_order_relaxed)) {
       // Release streams that wait for flags, until no call is running.
-      if ((issuing_ || !outstanding_.empty()) && world_.engine == DeviceEngineKind::kStream)
-        transport_.release_streams();
+      if ((issuing_ || !outstanding_.empty()) && world_.engine == EngineKind::kStream) transport_.release_streams();
       continue;
     }
     lock.unlock();
@@ -52,17 +51,15 @@ void DeviceEngine::watch() {
 // Ends the completed operations, oldest first. The caller holds the lock. Returns true if there was one.
 bool DeviceEngine::retire() {
   bool any = false;
-  const cuda::Driver* d = cuda::driver();
   while (!outstanding_.empty()) {
     Outstanding& o = outstanding_.front();
-    const cuda::Result r = d->event_query(o.event.get());
+    const cuda::Result r = cuda::driver()->event_query(o.event.get());
     if (r == cuda::kErrorNotReady) break;
     // A kernel that failed has reported it before it ended.
     Status status = failure_;
     if (status.ok()) status = report();
     // A rank that gives up first reports it and then releases all streams. Calls that end after that may be incomplete.
-    if (const auto by = transport_.aborted_by(); status.ok() && by)
-      status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+    if (status.ok()) status = aborted();
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
     if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
     if (!status.ok() && failure_.ok()) take_failure(status);
@@ -79,10 +76,7 @@ bool DeviceEngine::retire() {
 // Adds the kernel's records of an ended call to the trace. The caller holds the lock.
 void DeviceEngine::trace_call(Outstanding& o) {
   if (!tracing_.on()) return;
-  const uint64_t sequence = o.sequence != 0 ? o.sequence : o.message_number;
-  const DevicePlan& plan = *o.plan;
-  const TracedPrograms programs{plan.program.get(), &plan.header, plan.fallback.get(), &plan.header_fallback};
-  const Status s = tracing_.add(*o.trace, o.call, sequence, programs, *kernels_);
+  const Status s = tracing_.add(*o.trace, o.call, o.number(), o.plan->main, o.plan->fallback, *kernels_);
   if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", rank_, s.to_string().c_str());
   if (s.ok() && o.call == 0 && o.trace->num_lost() != 0)
     std::fprintf(stderr, "rondo: rank %d: the trace of a launch lacks its first %llu instructions: it keeps %llu\n",
@@ -121,7 +115,7 @@ std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
   for (const Outstanding& o : outstanding_) {
     FlightCurrent c;
     c.operation.posted.shape = o.shape;
-    c.operation.posted.sequence = o.sequence != 0 ? o.sequence : o.message_number;
+    c.operation.posted.sequence = o.number();
     c.operation.posted.tag = o.tag;
     if (o.sequence != 0)
       if (const auto posted = transport_.page(rank_)->read(o.sequence)) c.operation.posted = *posted;
@@ -135,11 +129,17 @@ std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
   return calls;
 }
 
+// kAborted if a rank has aborted.
+Status DeviceEngine::aborted() const {
+  const auto by = transport_.aborted_by();
+  return by ? Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by))) : Status();
+}
+
 std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
   if (peer < 0 || o.sequence == 0) return "";
   StatusPage* page = transport_.page(peer);
   if (page == nullptr) return "";
-  const uint64_t posted = std::atomic_ref<uint64_t>(page->posted).load(std::memory_order_acquire);
+  const uint64_t posted = page->last_posted();
   if (posted < o.sequence) return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
   if (const auto theirs = page->find(o.sequence); theirs && !(*theirs == o.shape))
     return fmt::format("; rank {} calls {} of {} {} instead", peer, collective_name(theirs->collective),
@@ -154,15 +154,13 @@ Status DeviceEngine::report() const {
   if (failure == DeviceFailure::kNone) return {};
   const Rank peer = c.peer;
   if (failure == DeviceFailure::kAborted) {
-    const auto by = transport_.aborted_by();
-    return Status(StatusCode::kAborted,
-                  fmt::format("rank {}: {}", rank_, by ? abort_text(transport_, *by) : "the communicator was aborted"));
+    RONDO_TRY(aborted());
+    return Status(StatusCode::kAborted, fmt::format("rank {}: the communicator was aborted", rank_));
   }
   std::string what = "a call on the device", which;
   if (!outstanding_.empty()) {
     const Outstanding& o = outstanding_.front();
-    what = fmt::format("{} #{} of {} {}", collective_name(o.shape.collective), o.sequence, o.shape.count_elems,
-                       dtype_name(o.shape.dtype));
+    what = o.name();
     which = who_waits(o, peer);
   }
   const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
@@ -192,12 +190,11 @@ void DeviceEngine::ask_for_pages() const {
 
 // Checks for failures while calls are running.
 Status DeviceEngine::look() {
-  if (const auto by = transport_.aborted_by())
-    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+  RONDO_TRY(aborted());
   const std::lock_guard lock(watch_mutex_);
   RONDO_TRY(report());
   ask_for_pages();
-  if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
+  if (world_.engine != EngineKind::kStream || outstanding_.empty()) return {};
   // Streams have no deadline of their own.
   const Outstanding& o = outstanding_.front();
   const uint64_t now = monotonic_ns();
@@ -205,15 +202,11 @@ Status DeviceEngine::look() {
   std::string late;
   for (Rank r = 0; r < nranks_; ++r) {
     StatusPage* const page = r != rank_ && o.sequence != 0 ? transport_.page(r) : nullptr;
-    if (page != nullptr && std::atomic_ref<uint64_t>(page->posted).load(std::memory_order_acquire) < o.sequence)
-      late += who_waits(o, r);
+    if (page != nullptr && page->last_posted() < o.sequence) late += who_waits(o, r);
   }
-  return Status(
-      StatusCode::kTimeout,
-      fmt::format(
-          "rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}",
-          rank_, collective_name(o.shape.collective), o.sequence, o.shape.count_elems, dtype_name(o.shape.dtype),
-          static_cast<double>(now - o.issued_ns) * 1e-9, late));
+  return Status(StatusCode::kTimeout,
+                fmt::format("rank {}: {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}",
+                            rank_, o.name(), static_cast<double>(now - o.issued_ns) * 1e-9, late));
 }
 
 // Handles the communicator's first failure: kernels leave, the other ranks are informed, streams are released.
@@ -223,7 +216,7 @@ void DeviceEngine::fail(Status status) {
     if (!failure_.ok()) return;
     take_failure(std::move(status));
   }
-  if (world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
+  if (world_.engine == EngineKind::kStream) transport_.release_streams();
   watch_changed_.notify_all();
 }
 
@@ -237,11 +230,7 @@ void DeviceEngine::take_failure(Status status) {
 }
 
 Status DeviceEngine::error() {
-  if (!failed_.load(std::memory_order_acquire)) {
-    if (const auto by = transport_.aborted_by())
-      return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
-    return {};
-  }
+  if (!failed_.load(std::memory_order_acquire)) return aborted();
   const std::lock_guard lock(watch_mutex_);
   return failure_;
 }

@@ -1,32 +1,29 @@
-// A reduction or copy by a whole grid, as described by ReduceArgs: the part of one thread. Host and device.
+// A reduction or copy by a whole grid, without connections, for the stream engine and for bench/: the part of one
+// thread. Host and device.
 #pragma once
 
 #include <type_traits>
 
-#include "device/engine/device_program.h"
-#include "kernels/cuda/mixed_units.h"
 #include "kernels/cuda/reduce_copy.h"
 
 namespace rondo {
 
+/// The only argument. Sources are combined left to right in the accumulator type and rounded once per sink.
+struct ReduceArgs {
+  static constexpr uint32_t kMaxSources = 16, kMaxSinks = 4;
+  const void* src[kMaxSources];
+  void* dst[kMaxSinks];
+  device_kernels::ReduceStep step;  // its tables and `scale` are set by the kernel. rondo_copy: num_elems are bytes
+  const void* premul_at;            // the scale, as in DeviceCall
+  alignas(8) std::byte premul[8];
+};
+
 template <class Ops>
 RONDO_HOST_DEVICE_INLINE void grid_reduce(const ReduceArgs& args, device_kernels::Threads threads) {
-  device_kernels::ReduceStep r;
+  device_kernels::ReduceStep r = args.step;
   r.src = reinterpret_cast<const std::byte* const*>(args.src);
   r.dst = reinterpret_cast<std::byte* const*>(args.dst);
-  r.num_src = args.num_src;
-  r.num_dst = args.num_dst;
-  r.num_elems = args.num_elems;
-  r.own = args.own;
-  r.scale_own = args.premultiply != 0 && args.own != device_kernels::ReduceStep::kNoOwn;
-  r.divide_by = args.divide_by;
-  r.scale = 0;
-  r.own_type = static_cast<Dtype>(args.own_type);
-  r.wire_type = static_cast<Dtype>(args.wire_type);
-  r.dst_type = static_cast<Dtype>(args.dst_type);
-  r.has_dst = args.has_dst != 0;
-  r.result_as_wire = args.result_as_wire != 0;
-  r.raw = args.raw != 0;
+  r.scale_own = r.scale_own && r.own != device_kernels::ReduceStep::kNoOwn;
   if (r.scale_own)
     r.scale = args.premul_at != nullptr
                   ? Ops::scale_from_element(static_cast<const std::byte*>(args.premul_at), r.own_type)

@@ -10,19 +10,12 @@ namespace {
 
 constexpr uint32_t align16(uint64_t bytes) { return static_cast<uint32_t>((bytes + 15) / 16 * 16); }
 
-// Ends of one kind that a lane uses, in the order of first use.
-class EndList {
- public:
-  uint16_t place_of(uint16_t table_index) {
-    const auto place = static_cast<size_t>(std::find(ends_.begin(), ends_.end(), table_index) - ends_.begin());
-    if (place == ends_.size()) ends_.push_back(table_index);
-    return static_cast<uint16_t>(place);
-  }
-  const std::vector<uint16_t>& ends() const { return ends_; }
-
- private:
-  std::vector<uint16_t> ends_;
-};
+// The place of an end in the list of ends that a lane uses, in the order of first use.
+uint16_t place_in(std::vector<uint16_t>& ends, uint16_t end) {
+  const auto place = static_cast<size_t>(std::find(ends.begin(), ends.end(), end) - ends.begin());
+  if (place == ends.size()) ends.push_back(end);
+  return static_cast<uint16_t>(place);
+}
 
 class Lowering {
  public:
@@ -41,35 +34,24 @@ class Lowering {
   }
 
  private:
-  DeviceEnd end_of(const ProgramStep& s) const {
-    if (s.is(kFlagCredit)) return DeviceEnd::kCredit;
-    switch (h_.protocol) {
-      case DeviceProtocol::kSimple: return DeviceEnd::kSimple;
-      case DeviceProtocol::kLl: return DeviceEnd::kLl;
-      case DeviceProtocol::kLl128: return DeviceEnd::kLl128;
-    }
-    return DeviceEnd::kSimple;
+  ConnectionForm form_of_step(const ProgramStep& s) const {
+    return s.is(kFlagCredit) ? ConnectionForm::kLines : form_of(h_.protocol);
   }
 
   void fill_header() {
     h_.num_lanes = static_cast<uint32_t>(p_.lanes.size());
     h_.num_channels = shape_.num_channels;
-    h_.num_ranks = static_cast<uint32_t>(p_.nranks);
     h_.rank = static_cast<uint32_t>(p_.rank);
     h_.protocol = p_.protocol == Protocol::kInline ? shape_.short_messages : DeviceProtocol::kSimple;
-    h_.dtype = static_cast<uint8_t>(p_.operation.dtype);
-    h_.op = static_cast<uint8_t>(p_.operation.op);
     h_.row = p_.operation.row;
     for (int b = 0; b < 3; ++b) h_.elem_bytes[b] = static_cast<uint8_t>(p_.elem_bytes[b]);
     h_.wire_bytes = static_cast<uint8_t>(p_.wire_bytes);
     h_.own_type = static_cast<uint8_t>(p_.types.input);
     h_.wire_type = static_cast<uint8_t>(p_.types.wire);
     h_.out_type = static_cast<uint8_t>(p_.types.output);
-    h_.accumulator = static_cast<uint8_t>(p_.types.accumulator);
     h_.premul = p_.premul;
     h_.direct = p_.direct;
     h_.divide_by = p_.divide_by;
-    h_.fingerprint = p_.fingerprint;
     h_.scratch_bytes = p_.scratch_bytes;
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
@@ -84,13 +66,13 @@ class Lowering {
         p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
     const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;
     if (h_.protocol == DeviceProtocol::kSimple && !p_.direct)
-      h_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * std::max(shape_.lap_messages, kRingMessages);
+      h_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * kRingMessages;
   }
 
   Status add_lane(size_t lane) {
     h_.lane_first[lane] = static_cast<uint32_t>(steps_.size());
-    EndList reads, writes;
-    std::vector<uint16_t> index;  // for this lane's steps
+    std::vector<uint16_t> reads, writes;  // its ends
+    std::vector<uint16_t> index;          // for this lane's steps
     uint16_t most_recv = 0, most_send = 0;
     for (const ProgramStep& s : p_.lanes[lane]) {
       DeviceStep d = made_from(s);
@@ -102,12 +84,12 @@ class Lowering {
         d.num_send = static_cast<uint16_t>(s.send_peers.size());
       } else {
         for (const ReadPort* r : s.recv) {
-          RONDO_TRY_ASSIGN(const uint16_t at, ports_.reader(*r, end_of(s)));
-          index.push_back(reads.place_of(at));
+          RONDO_TRY_ASSIGN(const uint16_t at, ports_.reader(*r, form_of_step(s)));
+          index.push_back(place_in(reads, at));
         }
         for (const WritePort* w : s.send) {
-          RONDO_TRY_ASSIGN(const uint16_t at, ports_.writer(*w, end_of(s)));
-          index.push_back(writes.place_of(at));
+          RONDO_TRY_ASSIGN(const uint16_t at, ports_.writer(*w, form_of_step(s)));
+          index.push_back(place_in(writes, at));
         }
         d.num_recv = static_cast<uint16_t>(s.recv.size());
         d.num_send = static_cast<uint16_t>(s.send.size());
@@ -122,16 +104,16 @@ class Lowering {
                     fmt::format("a direct instruction reads from {} and writes to {} ranks: a "
                                 "block holds {} and {}",
                                 most_recv, most_send, DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
-    if (reads.ends().size() > DeviceProgram::kMaxLaneReads || writes.ends().size() > DeviceProgram::kMaxLaneWrites)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("a lane receives from {} and sends to {} connections: a block holds {} and {}",
-                                reads.ends().size(), writes.ends().size(), DeviceProgram::kMaxLaneReads,
-                                DeviceProgram::kMaxLaneWrites));
+    if (reads.size() > DeviceProgram::kMaxLaneReads || writes.size() > DeviceProgram::kMaxLaneWrites)
+      return Status(
+          StatusCode::kUnsupported,
+          fmt::format("a lane receives from {} and sends to {} connections: a block holds {} and {}", reads.size(),
+                      writes.size(), DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
     h_.lane_ends[lane] = static_cast<uint32_t>(index_.size());
-    index_.push_back(static_cast<uint16_t>(reads.ends().size()));
-    index_.push_back(static_cast<uint16_t>(writes.ends().size()));
-    index_.insert(index_.end(), reads.ends().begin(), reads.ends().end());
-    index_.insert(index_.end(), writes.ends().begin(), writes.ends().end());
+    index_.push_back(static_cast<uint16_t>(reads.size()));
+    index_.push_back(static_cast<uint16_t>(writes.size()));
+    index_.insert(index_.end(), reads.begin(), reads.end());
+    index_.insert(index_.end(), writes.begin(), writes.end());
     for (uint32_t i = h_.lane_first[lane]; i < h_.lane_first[lane + 1]; ++i)
       steps_[i].first_index += static_cast<uint32_t>(index_.size());
     index_.insert(index_.end(), index.begin(), index.end());
@@ -157,8 +139,6 @@ class Lowering {
     }
     d.src_position = s.src_position;
     d.fingerprint = s.fingerprint;
-    d.src_chunk = s.src_chunk;
-    d.dst_chunk = s.dst_chunk;
     d.src_first_elem = s.src.first_elem;
     d.dst_first_elem = s.dst.first_elem;
     d.num_elems = s.src.num_elems;

@@ -7,11 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "device/engine/device_program.h"
+#include "device/p2p/layout.h"
 #include "plan/program.h"
 #include "rondo/algorithm.h"
 #include "rondo/status.h"
@@ -23,23 +25,34 @@ struct DeviceShape {
   uint32_t num_channels = 1;
   DeviceProtocol short_messages = DeviceProtocol::kLl;  // replaces the host's inline: kLl, kLl128 or kSimple
   uint64_t message_bytes = 0;  // longest message of a channel; 0: the program's. Unused for direct programs
-  uint32_t lap_messages = 32;  // kSimple: as ProgramShape::lap_messages
 };
 
-/// The kind of memory that a step's messages need. A port used for both credits and messages has two connections.
-enum class DeviceEnd : uint8_t { kCredit /* lines alone */, kSimple /* lines and a ring */, kLl, kLl128 };
+/// The form of the connections of this protocol's messages. Credits use ConnectionForm::kLines: a port that is used for
+/// both has two connections.
+constexpr ConnectionForm form_of(DeviceProtocol p) {
+  return p == DeviceProtocol::kSimple ? ConnectionForm::kRing
+         : p == DeviceProtocol::kLl   ? ConnectionForm::kWords
+                                      : ConnectionForm::kWideLines;
+}
 
 /// Assigns ends of connections to places in a channel's tables (DeviceComm::reads, ::writes), equal in all channels.
 class PortIndex {
  public:
   virtual ~PortIndex() = default;
-  virtual Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) = 0;
-  virtual Expected<uint16_t> writer(const WritePort& port, DeviceEnd end) = 0;
+  virtual Expected<uint16_t> reader(const ReadPort& port, ConnectionForm form) = 0;
+  virtual Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) = 0;
 };
 
 /// Converts a program for the interpreter. Its memory must be aligned to 16 bytes. Errors: kUnsupported (more lanes, or
 /// more ends in a lane, than a block supports), errors of `ports`. O(steps + ends).
 Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports);
+
+/// A program, and its form in device memory.
+struct LoweredProgram {
+  std::unique_ptr<Program> program;  // nullptr: there is none
+  const DeviceProgram* on_device = nullptr;
+  DeviceProgram header{};  // the host's copy
+};
 
 /// The number of instructions of a direct program after which a rank has read all other ranks' credits. 0 if it has
 /// several lanes or does not begin with credits from all ranks, and therefore cannot have a fallback.

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "device/engine/device_engine.h"
+#include "device/engine/grid_reduce.h"
 #include "device/engine/images.h"
 
 namespace rondo {
@@ -66,38 +67,37 @@ void for_readers(const ProgramStep& s, Visit visit) {
 
 }  // namespace
 
-uint32_t DeviceEngine::slot_index(const ConnectionKey& key, Rank reader) {
+uint32_t DeviceEngine::stream_end(DevicePlan& plan, const ConnectionKey& key, Rank reader) {
   const auto known =
-      std::find_if(slots_.begin(), slots_.end(), [&](const SlotUse& s) { return s.key == key && s.reader == reader; });
-  const auto index = static_cast<uint32_t>(known - slots_.begin());
-  if (known == slots_.end()) slots_.push_back({key, reader, false, {}});
+      std::find_if(ends_.begin(), ends_.end(), [&](const End& e) { return e.key.key == key && e.other == reader; });
+  const auto index = static_cast<uint32_t>(known - ends_.begin());
+  if (known == ends_.end()) ends_.push_back({{key}, reader});
+  if (std::find(plan.ends.begin(), plan.ends.end(), index) == plan.ends.end()) plan.ends.push_back(index);
   return index;
 }
 
 Status DeviceEngine::order_plan(DevicePlan& plan) {
   const CallShape& r = plan.request;
-  const Program& p = *plan.program;
-  plan.slots.clear();
-  plan.step_slots.assign(p.lanes.size(), {});
+  const Program& p = *plan.main.program;
+  plan.ends.clear();
+  plan.step_ends.assign(p.lanes.size(), {});
   size_t most_sources = 0;
   for (size_t lane = 0; lane < p.lanes.size(); ++lane)
     for (const ProgramStep& s : p.lanes[lane]) {
       if (!s.copies) most_sources = std::max(most_sources, s.recv.size() + 1);
-      DevicePlan::StepSlots& used = plan.step_slots[lane].emplace_back();
-      for (const ReadPort* port : s.recv) used.receives.push_back(slot_index(port->key, rank_));
-      for_readers(s, [&](const ConnectionKey& key, Rank reader) { used.sends.push_back(slot_index(key, reader)); });
-      plan.slots.insert(plan.slots.end(), used.receives.begin(), used.receives.end());
-      plan.slots.insert(plan.slots.end(), used.sends.begin(), used.sends.end());
+      DevicePlan::StepEnds& used = plan.step_ends[lane].emplace_back();
+      for (const ReadPort* port : s.recv) used.receives.push_back(stream_end(plan, port->key, rank_));
+      for_readers(s,
+                  [&](const ConnectionKey& key, Rank reader) { used.sends.push_back(stream_end(plan, key, reader)); });
     }
-  std::sort(plan.slots.begin(), plan.slots.end());
-  plan.slots.erase(std::unique(plan.slots.begin(), plan.slots.end()), plan.slots.end());
   if (most_sources > ReduceArgs::kMaxSources)
     return Status(StatusCode::kUnsupported,
                   fmt::format("{} adds {} operands at once; a reduction kernel takes {}", plan.how.algorithm->name,
                               most_sources, ReduceArgs::kMaxSources));
-  plan.kernel = p.mixed ? reduce_mixed_name(p.operation.op) : reduce_name(p.operation.dtype, p.operation.op);
   if (collective_reduces(r.collective) || p.mixed) {
-    RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), plan.kernel));
+    const Op op = p.operation.op;
+    RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), p.mixed ? reduce_mixed_name(op)
+                                                                                : reduce_name(p.operation.dtype, op)));
   }
   if (is_point_to_point(r.collective) || (r.counts != nullptr && r.counts->pairwise)) {
     plan.order = order_by_distance(p);
@@ -108,70 +108,176 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   shape.message_bytes = plan.how.message_bytes;
   shape.counts = r.counts.get();
   RONDO_TRY_ASSIGN(const AllPrograms all,
-                   compile_all(*plan.how.algorithm, planner_.hosts(), r.root, shape, host_kernels_));
-  auto fake = play_through(all.programs);
-  if (!fake.ok()) return Status(StatusCode::kUnsupported, std::string(fake.status().message()));
-  plan.order = std::move((*fake)[static_cast<size_t>(rank_)]);
+                   compile_all(*plan.how.algorithm, planner_.hosts(), r.root, shape, transport_, host_kernels_));
+  auto orders = play_through(all.programs);
+  if (!orders.ok()) return Status(StatusCode::kUnsupported, std::string(orders.status().message()));
+  plan.order = std::move((*orders)[static_cast<size_t>(rank_)]);
   return {};
 }
 
 // Each rank's calls go into one stream, in order. In a group of several ranks each has its own stream, because they
 // wait for one another. These streams are forked from the callers' streams and joined to them.
 Status DeviceEngine::run_streams(std::span<const Item> items) {
-  const cuda::Driver* d = cuda::driver();
   struct Share {
     DeviceEngine* engine;
     std::vector<Item> items;
-    cuda::Stream stream = nullptr;
-    std::vector<cuda::Stream> others;  // callers' streams except `stream`
+    JoinedStreams streams{nullptr};
   };
   std::vector<Share> shares;
   for (const Item& item : items) {
-    if (item.plan->program->num_loops == 0) {  // nothing to move, on any rank
-      item.end({});
-      continue;
-    }
     auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == item.engine; });
-    if (it == shares.end()) it = shares.insert(it, {item.engine, {}, nullptr, {}});
+    if (it == shares.end()) it = shares.insert(it, {item.engine, {}});
     it->items.push_back(item);
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
-    s.stream = s.items[0].stream();
-    if (shares.size() > 1) {
-      if (s.engine->own_stream_.context() == nullptr) {
-        RONDO_TRY_ASSIGN(s.engine->own_stream_, cuda::OwnedStream::make());
-      }
-      s.stream = s.engine->own_stream_.get();
+    cuda::OwnedStream& own = s.engine->own_stream_;
+    if (shares.size() > 1 && own.context() == nullptr) {
+      RONDO_TRY_ASSIGN(own, cuda::OwnedStream::make());
     }
-    for (const Item& item : s.items)
-      if (const cuda::Stream o = item.stream();
-          o != s.stream && std::find(s.others.begin(), s.others.end(), o) == s.others.end())
-        s.others.push_back(o);
-    if (s.others.empty()) continue;
-    RONDO_TRY_ASSIGN(const auto fork, cuda::OwnedEvent::make());
-    for (const cuda::Stream o : s.others) {
-      RONDO_TRY(cuda::check(d->event_record(fork.get(), o), "cuEventRecord"));
-      RONDO_TRY(cuda::check(d->stream_wait_event(s.stream, fork.get(), 0), "cuStreamWaitEvent"));
-    }
+    s.streams = JoinedStreams(shares.size() > 1 ? own.get() : s.items[0].stream());
+    for (const Item& item : s.items) s.streams.add(item.stream());
+    RONDO_TRY(s.streams.begin());
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
+    const cuda::Stream stream = s.streams.carrier();
     for (const Item& item : s.items)  // no kernel waits, so this means that the stream has reached the calls
-      if (const cuda::Event told = item.launch_event(); told != nullptr)
-        RONDO_TRY(cuda::check(d->event_record(told, s.stream), "cuEventRecord"));
-    RONDO_TRY(s.engine->issue_calls(s.items, s.stream));
+      if (const cuda::Event told = item.launch_event(); told != nullptr) RONDO_TRY(cuda::record(told, stream));
+    RONDO_TRY(s.engine->issue_calls(s.items, stream));
   }
   for (Share& s : shares) {
-    if (s.others.empty()) continue;
     cuda::CurrentContext current(s.engine->transport_.context());
-    RONDO_TRY_ASSIGN(const auto join, cuda::OwnedEvent::make());
-    RONDO_TRY(cuda::check(d->event_record(join.get(), s.stream), "cuEventRecord"));
-    for (const cuda::Stream o : s.others)
-      RONDO_TRY(cuda::check(d->stream_wait_event(o, join.get(), 0), "cuStreamWaitEvent"));
+    RONDO_TRY(s.streams.end());
   }
   return {};
 }
+
+// Issues instructions into a stream. Messages of a connection use slots in order, from slot 0 on. Afterwards all slots
+// are empty again.
+class DeviceEngine::StreamIssue {
+ public:
+  StreamIssue(DeviceEngine& engine, cuda::Stream stream)
+      : e_(engine), stream_(stream), ops_(stream), sent_(engine.ends_.size()), received_(engine.ends_.size()) {}
+
+  Status add(const StreamItem& item) {
+    const Program& p = *item.item->plan->main.program;
+    const ProgramStep& s = p.lanes[item.step.lane][item.step.pc];
+    const DevicePlan::StepEnds& ends = item.item->plan->step_ends[item.step.lane][item.step.pc];
+    const uint64_t skip = s.is(kFlagCredit) ? 0 : item.step.loop * p.loop_elems;
+    const uint64_t num_elems = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
+    ins_.clear();
+    outs_.clear();
+    for (const uint32_t c : ends.receives) RONDO_TRY(wait_until_full(c));
+    for (const uint32_t c : ends.sends) RONDO_TRY(wait_until_empty(c, num_elems * p.wire_bytes));
+    RONDO_TRY(ops_.flush());
+    if (num_elems != 0) RONDO_TRY(move(item, s, skip, num_elems));
+    for (const Half& in : ins_) RONDO_TRY(ops_.set(in.flag));
+    for (const Half& out : outs_) RONDO_TRY(ops_.set(out.flag));
+    return {};
+  }
+  Status finish() { return ops_.flush(); }
+
+ private:
+  struct Half {  // of the current message
+    std::byte* data;
+    cuda::DevicePtr flag;  // to be set when the data have been read, or written
+  };
+
+  static cuda::DevicePtr flag(const CudaTransport::StreamSlots& use, uint32_t slot, size_t member) {
+    return use.flags_on_device + slot * sizeof(SlotFlags) + member;
+  }
+  std::byte* data(const CudaTransport::StreamSlots& use, uint32_t slot) const {
+    return use.data + slot * e_.world_.stream_slot_bytes;
+  }
+  Status wait_until_full(uint32_t connection) {
+    const CudaTransport::StreamSlots& use = e_.ends_[connection].slots;
+    const uint32_t slot = received_[connection]++ % kStreamSlots;
+    ins_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, empty))});
+    return ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, full)));
+  }
+  Status wait_until_empty(uint32_t connection, uint64_t bytes) {
+    const CudaTransport::StreamSlots& use = e_.ends_[connection].slots;
+    const uint32_t slot = sent_[connection]++ % kStreamSlots;
+    outs_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, full))});
+    RONDO_TRY(ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, empty))));
+    if (!use.crosses) return {};
+    return ops_.set(flag(use, slot, offsetof(SlotFlags, bytes)), static_cast<uint32_t>(bytes));
+  }
+
+  // The address of an element in the rank's own buffers.
+  std::byte* own(const StreamItem& item, Buffer b, uint64_t elem) const {
+    const Call& call = *item.item->call;
+    std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(call.in))
+                      : b == Buffer::kOut ? static_cast<std::byte*>(call.out)
+                                          : e_.scratch_.as() + item.item->scratch_offset;
+    return base + elem * item.item->plan->main.program->elem_bytes[static_cast<int>(b)];
+  }
+  Status copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+    if (to == from) return {};
+    return cuda::check(cuda::driver()->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to),
+                                                    reinterpret_cast<cuda::DevicePtr>(from), bytes, stream_),
+                       "cuMemcpyAsync");
+  }
+
+  Status move(const StreamItem& item, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+    const uint64_t bytes = num_elems * item.item->plan->main.program->wire_bytes;
+    std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
+    std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+    if (s.copies) {
+      const std::byte* const from = src != nullptr ? src : ins_[0].data;
+      if (dst != nullptr) RONDO_TRY(copy(dst, from, bytes));
+      for (const Half& out : outs_) RONDO_TRY(copy(out.data, from, bytes));
+      return {};
+    }
+    ReduceArgs args = reduce_args(item, s, src, dst);
+    args.step.num_elems = num_elems;
+    void* params[] = {&args};
+    const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(num_elems / (kBlockThreads * 8), 1, 256));
+    cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream_, nullptr, 0};
+    RONDO_TRY(cuda::check(cuda::driver()->launch_kernel(&config, item.item->plan->function, params, nullptr),
+                          "cuLaunchKernelEx"));
+    // Further readers get copies of the first reader's data.
+    const size_t written = args.step.num_dst - (dst != nullptr ? 1 : 0);
+    for (size_t i = written; i < outs_.size(); ++i) RONDO_TRY(copy(outs_[i].data, outs_[0].data, bytes));
+    return {};
+  }
+
+  ReduceArgs reduce_args(const StreamItem& item, const ProgramStep& s, const std::byte* src, std::byte* dst) const {
+    const Program& p = *item.item->plan->main.program;
+    ReduceArgs args{};
+    device_kernels::ReduceStep& r = args.step;
+    r.own = r.kNoOwn;
+    for (size_t i = 0; i <= ins_.size(); ++i) {  // own source after src_position received operands
+      if (src != nullptr && i == s.src_position) {
+        if (s.prescale || p.mixed) r.own = r.num_src;
+        args.src[r.num_src++] = src;
+      }
+      if (i < ins_.size()) args.src[r.num_src++] = ins_[i].data;
+    }
+    if (dst != nullptr) args.dst[r.num_dst++] = dst;
+    for (const Half& out : outs_)
+      if (r.num_dst < ReduceArgs::kMaxSinks) args.dst[r.num_dst++] = out.data;
+    r.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
+    r.scale_own = s.prescale;
+    r.own_type = s.src_buffer == Buffer::kIn    ? p.types.input
+                 : s.src_buffer == Buffer::kOut ? p.types.output
+                                                : p.types.wire;
+    r.wire_type = p.types.wire;
+    r.dst_type = s.dst_buffer == Buffer::kOut ? p.types.output : p.types.wire;
+    r.has_dst = dst != nullptr;
+    r.result_as_wire = s.as_wire;
+    args.premul_at = item.item->call->premul_at;
+    std::memcpy(args.premul, item.item->call->premul, sizeof args.premul);
+    return args;
+  }
+
+  DeviceEngine& e_;
+  const cuda::Stream stream_;
+  MemOps ops_;
+  std::vector<uint32_t> sent_, received_;  // messages so far, by connection
+  std::vector<Half> ins_, outs_;           // of the current instruction
+};
 
 // Issues the collectives one after the other, then all messages between two ranks, by distance and then by number in
 // their connection, so that no rank sends more than its peer can have taken (stream_order.h).
@@ -181,6 +287,12 @@ Status DeviceEngine::issue_calls(std::span<const Item> calls, cuda::Stream strea
     uint64_t number;
     bool receives;
     StreamItem item;
+  };
+  auto issue = [&](std::span<const StreamItem> items) -> Status {
+    RONDO_TRY(begin_in(stream));
+    StreamIssue into(*this, stream);
+    for (const StreamItem& item : items) RONDO_TRY(into.add(item));
+    return into.finish();
   };
   std::vector<Keyed> messages;
   std::map<std::pair<Rank, bool>, uint64_t> numbers;
@@ -194,8 +306,7 @@ Status DeviceEngine::issue_calls(std::span<const Item> calls, cuda::Stream strea
       else items.push_back({&call, step});
     }
     if (is_point_to_point(shape.collective)) continue;
-    RONDO_TRY(begin_in(stream));
-    RONDO_TRY(issue(items, stream));
+    RONDO_TRY(issue(items));
     RONDO_TRY(end_in(stream, call, {}));
   }
   if (messages.empty()) return {};
@@ -204,142 +315,10 @@ Status DeviceEngine::issue_calls(std::span<const Item> calls, cuda::Stream strea
   });
   std::vector<StreamItem> items;
   for (const Keyed& m : messages) items.push_back(m.item);
-  RONDO_TRY(begin_in(stream));
-  RONDO_TRY(issue(items, stream));
+  RONDO_TRY(issue(items));
   for (const Item& call : calls)
     if (is_point_to_point(call.call->shape.collective)) RONDO_TRY(end_in(stream, call, {}));
   return {};
-}
-
-// Issues instructions into a stream. Messages of a connection use slots in order, from slot 0 on. Afterwards all slots
-// are empty again.
-class DeviceEngine::StreamIssue {
- public:
-  StreamIssue(DeviceEngine& engine, cuda::Stream stream)
-      : e_(engine), stream_(stream), ops_(stream), sent_(engine.slots_.size()), received_(engine.slots_.size()) {}
-
-  Status add(const StreamItem& item) {
-    const Program& p = *item.item->plan->program;
-    const ProgramStep& s = p.lanes[item.step.lane][item.step.pc];
-    const DevicePlan::StepSlots& slots = item.item->plan->step_slots[item.step.lane][item.step.pc];
-    const uint64_t skip = s.is(kFlagCredit) ? 0 : item.step.loop * p.loop_elems;
-    const uint64_t num_elems = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
-    ins_.clear();
-    outs_.clear();
-    for (const uint32_t c : slots.receives) RONDO_TRY(wait_until_full(c));
-    for (const uint32_t c : slots.sends) RONDO_TRY(wait_until_empty(c, num_elems * p.wire_bytes));
-    RONDO_TRY(ops_.flush());
-    if (num_elems != 0) RONDO_TRY(move(item, s, skip, num_elems));
-    for (const End& in : ins_) RONDO_TRY(ops_.set(in.flag));
-    for (const End& out : outs_) RONDO_TRY(ops_.set(out.flag));
-    return {};
-  }
-  Status finish() { return ops_.flush(); }
-
- private:
-  struct End {  // of the current message
-    std::byte* data;
-    cuda::DevicePtr flag;  // to be set when the data have been read, or written
-  };
-
-  static cuda::DevicePtr flag(const SlotUse& use, uint32_t slot, size_t member) {
-    return use.slots.flags_on_device + slot * sizeof(SlotFlags) + member;
-  }
-  std::byte* data(const SlotUse& use, uint32_t slot) const {
-    return use.slots.data + slot * e_.world_.stream_slot_bytes;
-  }
-  Status wait_until_full(uint32_t connection) {
-    const SlotUse& use = e_.slots_[connection];
-    const uint32_t slot = received_[connection]++ % kStreamSlots;
-    ins_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, empty))});
-    return ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, full)));
-  }
-  Status wait_until_empty(uint32_t connection, uint64_t bytes) {
-    const SlotUse& use = e_.slots_[connection];
-    const uint32_t slot = sent_[connection]++ % kStreamSlots;
-    outs_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, full))});
-    RONDO_TRY(ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, empty))));
-    if (!use.slots.crosses) return {};
-    return ops_.set(flag(use, slot, offsetof(SlotFlags, bytes)), static_cast<uint32_t>(bytes));
-  }
-
-  // The address of an element in the rank's own buffers.
-  std::byte* own(const StreamItem& item, Buffer b, uint64_t elem) const {
-    const Call& call = *item.item->call;
-    std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(call.in))
-                      : b == Buffer::kOut ? static_cast<std::byte*>(call.out)
-                                          : e_.scratch_.as() + item.item->scratch_offset;
-    return base + elem * item.item->plan->program->elem_bytes[static_cast<int>(b)];
-  }
-  Status copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-    if (to == from) return {};
-    return cuda::check(cuda::driver()->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to),
-                                                    reinterpret_cast<cuda::DevicePtr>(from), bytes, stream_),
-                       "cuMemcpyAsync");
-  }
-
-  Status move(const StreamItem& item, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-    const uint64_t bytes = num_elems * item.item->plan->program->wire_bytes;
-    std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
-    std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-    if (s.copies) {
-      const std::byte* const from = src != nullptr ? src : ins_[0].data;
-      if (dst != nullptr) RONDO_TRY(copy(dst, from, bytes));
-      for (const End& out : outs_) RONDO_TRY(copy(out.data, from, bytes));
-      return {};
-    }
-    ReduceArgs args = reduce_args(item, s, src, dst);
-    args.num_elems = num_elems;
-    void* params[] = {&args};
-    const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(num_elems / (kBlockThreads * 8), 1, 256));
-    cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream_, nullptr, 0};
-    RONDO_TRY(cuda::check(cuda::driver()->launch_kernel(&config, item.item->plan->function, params, nullptr),
-                          "cuLaunchKernelEx"));
-    // Further readers get copies of the first reader's data.
-    const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);
-    for (size_t i = written; i < outs_.size(); ++i) RONDO_TRY(copy(outs_[i].data, outs_[0].data, bytes));
-    return {};
-  }
-
-  ReduceArgs reduce_args(const StreamItem& item, const ProgramStep& s, const std::byte* src, std::byte* dst) const {
-    const Program& p = *item.item->plan->program;
-    ReduceArgs args{};
-    args.own = UINT32_MAX;
-    for (size_t i = 0; i <= ins_.size(); ++i) {  // own source after src_position received operands
-      if (src != nullptr && i == s.src_position) {
-        if (s.prescale || p.mixed) args.own = args.num_src;
-        args.src[args.num_src++] = src;
-      }
-      if (i < ins_.size()) args.src[args.num_src++] = ins_[i].data;
-    }
-    if (dst != nullptr) args.dst[args.num_dst++] = dst;
-    for (const End& out : outs_)
-      if (args.num_dst < ReduceArgs::kMaxSinks) args.dst[args.num_dst++] = out.data;
-    args.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
-    args.premultiply = s.prescale;
-    args.premul_at = item.item->call->premul_at;
-    std::memcpy(args.premul, item.item->call->premul, sizeof args.premul);
-    args.own_type = static_cast<uint8_t>(s.src_buffer == Buffer::kIn    ? p.types.input
-                                         : s.src_buffer == Buffer::kOut ? p.types.output
-                                                                        : p.types.wire);
-    args.wire_type = static_cast<uint8_t>(p.types.wire);
-    args.dst_type = static_cast<uint8_t>(s.dst_buffer == Buffer::kOut ? p.types.output : p.types.wire);
-    args.has_dst = dst != nullptr;
-    args.result_as_wire = s.as_wire;
-    return args;
-  }
-
-  DeviceEngine& e_;
-  const cuda::Stream stream_;
-  MemOps ops_;
-  std::vector<uint32_t> sent_, received_;  // messages so far, by connection
-  std::vector<End> ins_, outs_;            // of the current instruction
-};
-
-Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream stream) {
-  StreamIssue issue(*this, stream);
-  for (const StreamItem& item : items) RONDO_TRY(issue.add(item));
-  return issue.finish();
 }
 
 }  // namespace rondo

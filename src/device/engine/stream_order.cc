@@ -9,35 +9,6 @@
 namespace rondo {
 namespace {
 
-// A transport whose connections have no memory, for the simulation.
-class NoMemory final : public Transport {
- public:
-  std::string_view name() const override { return "none"; }
-  Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
-  std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
-  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
-    return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
-  }
-  StatusPage* page(Rank) override { return nullptr; }
-  PairPage* pair_page(Rank) override { return nullptr; }
-  Doorbell* bell(Rank) override { return nullptr; }
-  void raise_abort(Rank) override {}
-  std::optional<Rank> aborted_by() override { return std::nullopt; }
-  bool departed(Rank) override { return false; }
-  std::optional<PeerLoss> find_lost() override { return std::nullopt; }
-  Expected<void*> alloc(uint64_t) override { return Status(StatusCode::kInternal, "no memory here"); }
-  Status free(void*) override { return Status(StatusCode::kInternal, "no memory here"); }
-  bool may_be_direct() const override { return false; }
-  bool can_pull() const override { return false; }
-  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
-  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
-  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
-    return Status(StatusCode::kInternal, "no memory here");
-  }
-  void keep(std::shared_ptr<void>) override {}
-  uint64_t staging_bytes() const override { return 0; }
-};
-
 using Name = std::tuple<Rank, Rank, uint16_t, uint16_t, bool>;
 Name name_of(const ConnectionKey& k) { return {k.writer, k.reader, k.tag, k.group, k.inline_only}; }
 
@@ -124,12 +95,11 @@ class Play {
 }  // namespace
 
 Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root,
-                                  const ProgramShape& shape, const KernelTable& kernels) {
+                                  const ProgramShape& shape, Transport& transport, const KernelTable& kernels) {
   const int nranks = hosts.nranks();
   AllPrograms all;
-  all.nowhere = std::make_unique<NoMemory>();
   for (Rank r = 0; r < nranks; ++r) {
-    all.ports.push_back(std::make_unique<PortTable>(r, *all.nowhere));
+    all.ports.push_back(std::make_unique<PortTable>(r, transport));
     ProgramShape theirs = shape;
     VariableCounts counts;
     if (shape.counts != nullptr) {

@@ -13,13 +13,12 @@
 #include <memory>
 #include <vector>
 
+#include "device/p2p/layout.h"
 #include "plan/call.h"
 #include "plan/program.h"
 #include "rondo/status.h"
 
 namespace rondo {
-
-inline constexpr uint32_t kStreamSlots = 8;
 
 struct StreamStep {
   uint16_t lane, pc;
@@ -27,15 +26,15 @@ struct StreamStep {
   friend bool operator==(const StreamStep&, const StreamStep&) = default;
 };
 
-/// The programs of all ranks of one call, with connections that have no memory.
+/// The programs of all ranks of one call.
 struct AllPrograms {
-  std::unique_ptr<Transport> nowhere;
   std::vector<std::unique_ptr<PortTable>> ports;
   std::vector<std::unique_ptr<Program>> programs;  // by rank
 };
-/// shape.counts: of any one rank, not pairwise. Other ranks differ only in parts that a single rank has.
+/// transport: makes no memory for its connections, because no message moves. shape.counts: of any one rank, not
+/// pairwise. Other ranks differ only in parts that a single rank has.
 Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root,
-                                  const ProgramShape& shape, const KernelTable& kernels);
+                                  const ProgramShape& shape, Transport& transport, const KernelTable& kernels);
 
 /// Simulates the programs of a call, by rank. Errors: kInternal (no instruction can run: a deadlock with so few slots).
 /// O(instructions of all ranks x loops).

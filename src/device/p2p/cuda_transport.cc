@@ -24,8 +24,7 @@ uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other
 }  // namespace
 
 // Allocates memory of this rank as a slab that peers can open.
-Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
-  RONDO_CHECK(!on_host);  // the only one was made with the communicator
+Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes) {
   if (num_slabs_ == DevicePage::kMaxSlabs)
     return Status(
         StatusCode::kExhausted,
@@ -33,11 +32,9 @@ Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, 
   const cuda::Driver* d = cuda::driver();
   bytes = round_up(bytes, kSlabBytes);
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
-  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
-  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  RONDO_TRY(cuda::clear(setup_.get(), memory.get(), bytes));
   SlabEntry& entry = page_of(rank_).slabs[num_slabs_];
   entry.address = memory.get();
-  entry.on_host = 0;
   // Peers of this process do not need the handle. Others will see whether they can open it.
   if (shares_with_processes())
     RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
@@ -45,7 +42,7 @@ Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, 
   std::byte* const at = memory.as();
   hold(std::move(memory));
   staging_bytes_ += bytes;
-  return SlabRemainder{num_slabs_++, 0, bytes, at};
+  return SlabRemainder{{num_slabs_++, 0, at}, bytes};
 }
 
 Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool on_host) {
@@ -57,12 +54,9 @@ Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool o
                     fmt::format("rank {}: the pinned memory for links through the host is used up "
                                 "({} MiB are left, {} are needed): use fewer blocks (RONDO_DEVICE_BLOCKS)",
                                 rank_, rest.bytes >> 20, bytes >> 20));
-    RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
+    RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes)));
   }
-  const SlabAddress place{rest.slab, rest.offset, rest.at};
-  rest.offset += bytes;
-  rest.at += bytes;
-  rest.bytes -= bytes;
+  const SlabAddress place = rest.take(bytes);
   if (on_host) std::memset(place.at, 0, bytes);  // like slabs of the device
   return place;
 }
@@ -101,7 +95,7 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
 
 Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters) {
   DevicePage& page = page_of(rank_);
-  if (num_halves_ == page.max_halves)
+  if (num_halves_ == page.max_entries)
     return Status(StatusCode::kExhausted,
                   fmt::format("rank {} has made {} connections on its device, the maximum of a communicator", rank_,
                               num_halves_));
@@ -120,7 +114,7 @@ Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const Slab
 
 const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
   DevicePage& page = page_of(owner);
-  for (uint32_t i = 0; i < page.max_halves; ++i) {
+  for (uint32_t i = 0; i < page.max_entries; ++i) {
     const uint64_t found = std::atomic_ref<uint64_t>(page.halves()[i].key).load(std::memory_order_acquire);
     if (found == key) return &page.halves()[i];
     if (found == 0) return nullptr;
@@ -144,7 +138,7 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
   const uint64_t name = half_name(connection, as_writer);
-  if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
+  if (find(rank_, name) != nullptr) return {};
   const bool on_host = through_host(key);
   SlabAddress inbox, counters;
   if (!as_writer || !unicast) {
@@ -154,9 +148,7 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
     const auto readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
     RONDO_TRY_ASSIGN(counters, carve(layout_.counters_bytes(readers), on_host));
   }
-  RONDO_TRY(publish(name, !as_writer || !unicast ? &inbox : nullptr, as_writer ? &counters : nullptr));
-  made_.push_back(name);
-  return {};
+  return publish(name, !as_writer || !unicast ? &inbox : nullptr, as_writer ? &counters : nullptr);
 }
 
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const DeviceKey& connection) {
@@ -169,8 +161,8 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
   }
   if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
   if (unicast && key.reader == rank_) RONDO_TRY(make_half(connection, false));  // a rank may send to itself
-  const HalfEntry* const out = find(key.writer, pack(key, form, Half::kOutbox, key.reader));
-  const HalfEntry* const in = unicast ? find(key.reader, pack(key, form, Half::kInbox, key.writer)) : out;
+  const HalfEntry* const out = find(key.writer, half_name(connection, true));
+  const HalfEntry* const in = unicast ? find(key.reader, half_name(connection, false)) : out;
   if (out == nullptr || in == nullptr) return std::optional<Ends>();
   Ends ends;
   RONDO_TRY_ASSIGN(std::byte * inbox, reach(unicast ? key.reader : key.writer, in->slab));
@@ -182,21 +174,21 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
 }
 
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
-                                                                                uint32_t count, uint64_t slot_bytes) {
+                                                                                uint64_t slot_bytes) {
   // A multicast is a separate connection to each local reader.
-  if (!is_here(key.writer) || !is_here(reader)) return proxy_slots(key, reader, count, slot_bytes);
+  if (!is_here(key.writer) || !is_here(reader)) return proxy_slots(key, reader, slot_bytes);
   const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
-    if (num_slots_ + count > page_of(rank_).max_slots)
+    if (num_slots_ + kStreamSlots > page_of(rank_).max_entries)
       return Status(
           StatusCode::kExhausted,
           fmt::format("rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_));
     RONDO_TRY_ASSIGN(SlabAddress data,
-                     carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
+                     carve(slot_bytes * kStreamSlots, through_host({key.writer, reader, key.tag, kUnicast})));
     SlabAddress flags;
     flags.slab = num_slots_;  // for a stream's half the second place holds the index of its flags
-    num_slots_ += count;
+    num_slots_ += kStreamSlots;
     RONDO_TRY(publish(name, &data, &flags));
     entry = find(reader, name);
   }
@@ -204,10 +196,10 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   StreamSlots slots;
   RONDO_TRY_ASSIGN(std::byte * data, reach(reader, entry->slab));
   slots.data = data + entry->inbox_offset;
-  slots.flags = page_of(reader).slots() + entry->counters_slab;
-  slots.flags_on_device =
-      pages_on_device_[static_cast<size_t>(reader)] +
-      static_cast<uint64_t>(reinterpret_cast<std::byte*>(slots.flags) - reinterpret_cast<std::byte*>(&page_of(reader)));
+  DevicePage& page = page_of(reader);
+  const auto offset =
+      reinterpret_cast<std::byte*>(page.slots() + entry->counters_slab) - reinterpret_cast<std::byte*>(&page);
+  slots.flags_on_device = pages_on_device_[static_cast<size_t>(reader)] + static_cast<uint64_t>(offset);
   return std::optional<StreamSlots>(slots);
 }
 
@@ -217,7 +209,7 @@ void CudaTransport::release_streams() {
     std::atomic_ref<uint32_t>(flags.empty).store(1, std::memory_order_relaxed);
   };
   for (DevicePage* const page : pages_)
-    for (uint32_t i = 0; page != nullptr && i < page->max_slots; ++i) release(page->slots()[i]);
+    for (uint32_t i = 0; page != nullptr && i < page->max_entries; ++i) release(page->slots()[i]);
   const std::lock_guard lock(kept_mutex_);
   for (const ProxyStream& s : proxy_streams_)
     for (SlotFlags& flags : s.flags) release(flags);
@@ -230,9 +222,7 @@ Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {
 
 Expected<void*> CudaTransport::alloc(uint64_t bytes) {
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
-  const cuda::Driver* d = cuda::driver();
-  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
-  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  RONDO_TRY(cuda::clear(setup_.get(), memory.get(), bytes));
   void* const at = memory.as();
   hold(std::move(memory));
   return at;

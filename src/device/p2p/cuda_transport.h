@@ -5,8 +5,7 @@
 // first use, in their own staging memory, and each publishes its half on its status page. The connection is ready when each
 // has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is already
 // mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If that
-// fails for a pair, or the topology forbids it, the pair uses pinned host memory, and describe_links() gives the
-// reason.
+// fails for a pair, or the topology forbids it, the pair uses pinned host memory.
 //
 // With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
 // and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory
@@ -41,10 +40,9 @@ namespace rondo {
 struct DeviceLink {
   enum class Way : uint8_t { kSameDevice, kPeer, kHost, kProxy };
   Way way = Way::kHost;
-  bool same_process = false;
   bool whole_lines = false;  // 128-byte line stores are atomic: LL128
   double gigabytes_per_s = 0;
-  std::string reason;
+  bool maps() const { return way == Way::kSameDevice || way == Way::kPeer; }
 };
 
 class CudaTransport final : public Transport {
@@ -53,7 +51,6 @@ class CudaTransport final : public Transport {
   struct Options {
     int ordinal = 0;       // CUDA ordinal of this rank's device
     int host_number = 0;   // number of this rank's host in the communicator
-    bool may_peer = true;  // false: host memory is used between different devices
     // Equal on all ranks:
     uint32_t most_channels = 0;  // upper limit; 0: free choice
     bool may_be_direct = true;   // false: no direct calls from buffer to buffer
@@ -81,25 +78,21 @@ class CudaTransport final : public Transport {
 
   /// Collective over all ranks. `host` must outlive it. An error of one rank is returned on all ranks, with its rank.
   static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,
-                                                         const Gather& gather, const ChooseLink& choose = nullptr);
+                                                         const Gather& gather, const ChooseLink& choose);
   ~CudaTransport() override;
 
   std::string_view name() const override { return "cuda_p2p"; }
   const std::vector<DeviceOfRank>& devices() const { return devices_; }
-  const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
   /// For all pairs of ranks, not only this rank's; equal on all ranks.
   bool through_host_somewhere() const { return through_host_ || across_hosts_; }
   bool has_proxy() const { return across_hosts_; }
   bool wide_lines_everywhere() const { return wide_lines_; }
   double slowest_gigabytes_per_s() const { return slowest_; }
-  /// One line for each other rank: way, reason, expected bandwidth.
-  std::string describe_links() const;
   const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
   /// For set-up copies and fills: the host waits for them at once, and no capture includes them.
   cuda::Stream setup_stream() const { return setup_.get(); }
-  bool all_in_one_process() const;
   /// From now on the engine touches no peer's buffers: may_be_direct() is false. Equal on all ranks.
   void forbid_direct() { regions_->forbid(); }
   /// True if peers can reach any buffer of this rank, so that a direct call needs no fallback. Equal on all ranks.
@@ -124,14 +117,12 @@ class CudaTransport final : public Transport {
 
   /// Staging slots for the stream engine: the reader's memory, as both ends see it, and its flags.
   struct StreamSlots {
-    std::byte* data = nullptr;   // count slots of slot_bytes each
-    SlotFlags* flags = nullptr;  // count flags, host address
-    cuda::DevicePtr flags_on_device = 0;
+    std::byte* data = nullptr;            // kStreamSlots slots
+    cuda::DevicePtr flags_on_device = 0;  // of their SlotFlags
     bool crosses = false;  // between hosts: the writer stores message lengths (SlotFlags::bytes)
   };
   /// The reader makes them at first use. Returns nullopt to the writer until then.
-  Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint32_t count,
-                                                    uint64_t slot_bytes);
+  Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint64_t slot_bytes);
   /// On the host: sets every flag that a stream may wait for, repeatedly until the caller's streams are done.
   void release_streams();
   /// True while calls may run. Messages between hosts move only during that time.
@@ -177,9 +168,15 @@ class CudaTransport final : public Transport {
     std::byte* at = nullptr;
   };
   struct SlabRemainder {  // unused rest of the last slab
-    uint32_t slab = 0;
-    uint64_t offset = 0, bytes = 0;
-    std::byte* at = nullptr;
+    SlabAddress next;
+    uint64_t bytes = 0;
+    SlabAddress take(uint64_t n) {
+      const SlabAddress taken = next;
+      next.offset += n;
+      next.at += n;
+      bytes -= n;
+      return taken;
+    }
   };
   struct Kept {  // memory that peers may touch as long as any of them lives, by keep()
     cuda::PrimaryContext context;
@@ -188,10 +185,13 @@ class CudaTransport final : public Transport {
   };
   CudaTransport(Rank rank, int nranks, Transport& host, const Options& options);
   Status open_device();
-  Status make_page(std::string* mine);
-  Status read_pages(const std::vector<std::string>& all);
-  Status test_links(std::string* mine, const ChooseLink& choose);
-  Status settle_links(const std::vector<std::string>& all);
+  struct Hello;   // a rank's first message
+  struct Tested;  // its second
+  Expected<Hello> make_page();
+  Status read_pages(const std::vector<Hello>& hellos);
+  Tested test_links(const ChooseLink& choose);
+  Status settle_links(const std::vector<Tested>& all);
+  Status share_host_memory(const Gather& gather);
   Status test_link(Rank peer);
   bool is_here(Rank r) const { return local_peers_.index.empty() || local_peers_.index[static_cast<size_t>(r)] >= 0; }
   bool crosses(const ConnectionKey& key) const {
@@ -205,13 +205,12 @@ class CudaTransport final : public Transport {
   /// Pinned memory of this rank that its local peers can access. The contents are undefined.
   Expected<std::byte*> share_on_host(uint64_t bytes, RemoteAddress* address);
   Expected<std::optional<Ends>> proxy_ends(const DeviceKey& connection);
-  Expected<std::optional<StreamSlots>> proxy_slots(const ConnectionKey& key, Rank reader, uint32_t count,
-                                                   uint64_t slot_bytes);
+  Expected<std::optional<StreamSlots>> proxy_slots(const ConnectionKey& key, Rank reader, uint64_t slot_bytes);
   Expected<std::byte*> take_pinned(uint64_t bytes);
   DevicePage& page_of(Rank r) const { return *pages_[static_cast<size_t>(r)]; }
   /// Returns zeroed memory.
   Expected<SlabAddress> carve(uint64_t bytes, bool on_host);
-  Expected<SlabRemainder> take_slab(uint64_t bytes, bool on_host);
+  Expected<SlabRemainder> take_slab(uint64_t bytes);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
   /// Key of this rank's half of a connection on its status page.
@@ -255,7 +254,6 @@ class CudaTransport final : public Transport {
   };
   std::vector<Proxied> proxied_;
   std::vector<ProxyStream> proxy_streams_;
-  std::vector<uint64_t> made_;  // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;

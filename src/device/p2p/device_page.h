@@ -16,8 +16,7 @@ namespace rondo {
 struct SlabEntry {
   uint64_t bytes;             // 0: not there yet; stored last, with release
   cuda::DevicePtr address;    // in the owner's process
-  uint64_t on_host;           // 1: pinned host memory, at offset `address` in the owner's host region
-  cuda::IpcMemHandle handle;  // for device memory
+  cuda::IpcMemHandle handle;
 };
 
 /// A half of a connection: a reader's inbox (lines and data), a writer's counters, or a whole multicast.
@@ -29,18 +28,17 @@ struct HalfEntry {
 
 struct DevicePage {
   static constexpr uint32_t kMaxSlabs = 256;
-  uint32_t max_halves, max_slots;
+  uint32_t max_entries;  // of halves, and of slots
   SlabEntry slabs[kMaxSlabs];
 
-  static uint32_t halves_for(int nranks) { return static_cast<uint32_t>(256 * nranks + 256); }
-  static uint32_t slots_for(int nranks) { return static_cast<uint32_t>(256 * nranks + 256); }
+  static uint32_t entries_for(int nranks) { return static_cast<uint32_t>(256 * nranks + 256); }
   static uint64_t bytes_for(int nranks) {
-    return halves_offset() + sizeof(HalfEntry) * halves_for(nranks) + 64 + sizeof(SlotFlags) * slots_for(nranks);
+    return halves_offset() + 64 + uint64_t{entries_for(nranks)} * (sizeof(HalfEntry) + sizeof(SlotFlags));
   }
   static constexpr uint64_t halves_offset() { return (sizeof(DevicePage) + 63) / 64 * 64; }
   HalfEntry* halves() { return reinterpret_cast<HalfEntry*>(reinterpret_cast<std::byte*>(this) + halves_offset()); }
   SlotFlags* slots() {
-    const auto end = reinterpret_cast<uintptr_t>(halves() + max_halves);
+    const auto end = reinterpret_cast<uintptr_t>(halves() + max_entries);
     return reinterpret_cast<SlotFlags*>((end + 63) / 64 * 64);
   }
 };

@@ -22,24 +22,24 @@ struct DeviceKey {
   ConnectionForm form = ConnectionForm::kRing;
 };
 
+/// Messages in flight in a connection of the stream engine.
+inline constexpr uint32_t kStreamSlots = 8;
+
 struct DeviceLayout {
   static constexpr uint32_t kMostChannels = 64;
   uint32_t max_channels = 16;
   uint32_t message_bytes = 128 * 1024;  // longest message of a ring
-  static constexpr uint32_t kRingLines = 16, kCreditLines = 16, kSlots = 8;
+  static constexpr uint32_t kLines = 16, kSlots = 8;
   static constexpr uint32_t kSlotBytes = 32 * 1024;  // for words and wide lines, with flags
 
   /// Payload of a slot: half of it with 4-byte flags, or 120 of every 128 bytes with 8-byte flags.
   static constexpr uint32_t slot_payload(ConnectionForm form) {
     return form == ConnectionForm::kWords ? kSlotBytes / 2 : kSlotBytes / 128 * 120;
   }
-  uint32_t num_lines(ConnectionForm form) const {
-    switch (form) {
-      case ConnectionForm::kRing: return kRingLines;
-      case ConnectionForm::kLines: return kCreditLines;
-      default: return kSlots;
-    }
+  static constexpr bool has_lines(ConnectionForm form) {
+    return form == ConnectionForm::kRing || form == ConnectionForm::kLines;
   }
+  static constexpr uint32_t num_lines(ConnectionForm form) { return has_lines(form) ? kLines : kSlots; }
   uint32_t data_bytes(ConnectionForm form) const {
     switch (form) {
       case ConnectionForm::kRing: return message_bytes * (kRingMessages + 1);
@@ -48,9 +48,8 @@ struct DeviceLayout {
     }
   }
   /// For one channel, without counters.
-  uint64_t lines_bytes(ConnectionForm form) const {
-    const bool lines = form == ConnectionForm::kRing || form == ConnectionForm::kLines;
-    return lines ? uint64_t{num_lines(form)} * sizeof(HeaderLine) : 0;
+  static constexpr uint64_t lines_bytes(ConnectionForm form) {
+    return has_lines(form) ? kLines * sizeof(HeaderLine) : 0;
   }
   /// For all channels, data first. A multiple of 4 KiB.
   uint64_t inbox_bytes(ConnectionForm form) const {
@@ -71,6 +70,6 @@ struct DeviceLayout {
     return v;
   }
 };
-static_assert(kRingMessages < DeviceLayout::kRingLines && DeviceLayout::kRingLines <= kMaxDataLines);
+static_assert(kRingMessages < DeviceLayout::kLines && DeviceLayout::kLines <= kMaxDataLines);
 
 }  // namespace rondo

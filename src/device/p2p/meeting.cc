@@ -17,6 +17,31 @@ void fields(C& c, RemoteAddress& a) {
   c(a.region, a.offset_bytes);
 }
 
+struct CudaTransport::Hello {
+  DeviceOfRank device;
+  RemoteAddress page;
+
+  template <class C>
+  friend void fields(C& c, Hello& h) {
+    DeviceOfRank& d = h.device;
+    c(d.pci_bus_id, d.name, d.process_mark, d.host_number, d.ordinal, d.multiprocessors, d.capability);
+    c.packed(d.process);
+    c.packed(d.uuid);
+    c(h.page);
+  }
+};
+
+struct CudaTransport::Tested {
+  double slowest = 0;  // GB/s, of this rank's links
+  bool wide_lines = true;
+  std::string can_write;  // a byte for each rank: 1 if its memory can be written
+
+  template <class C>
+  friend void fields(C& c, Tested& t) {
+    c(t.slowest, t.wide_lines, t.can_write);
+  }
+};
+
 namespace {
 
 constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
@@ -31,28 +56,6 @@ uint64_t process_mark() {
     return uint64_t{random()} << 32 | random();
   }();
   return mark;
-}
-
-struct Hello {  // a rank's first message
-  CudaTransport::DeviceOfRank device;
-  RemoteAddress page;
-};
-template <class C>
-void fields(C& c, Hello& h) {
-  CudaTransport::DeviceOfRank& d = h.device;
-  c(d.pci_bus_id, d.name, d.process_mark, d.host_number, d.ordinal, d.multiprocessors, d.capability);
-  c.packed(d.process);
-  c.packed(d.uuid);
-  c(h.page);
-}
-struct Tested {
-  double slowest = 0;  // GB/s, of this rank's links
-  bool wide_lines = true;
-  std::string can_write;  // a byte for each rank: 1 if its memory can be written
-};
-template <class C>
-void fields(C& c, Tested& t) {
-  c(t.slowest, t.wide_lines, t.can_write);
 }
 
 // The test pattern that rank `from` writes to rank `to`'s memory.
@@ -82,50 +85,37 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
                                                                const Options& options, const Gather& gather,
                                                                const ChooseLink& choose) {
   std::unique_ptr<CudaTransport> t(new CudaTransport(rank, nranks, host, options));
-  std::string mine;
-  std::vector<std::string> all;
   // A rank with an error still takes part, so that all ranks learn of it at once.
-  Status opened = t->open_device();
-  if (opened.ok()) opened = t->make_page(&mine);
-  RONDO_TRY(gather(opened.ok() ? mine : encode_outcome(opened), &all));
-  RONDO_TRY(t->read_pages(all));
-
+  const Status opened = t->open_device();
+  RONDO_TRY_ASSIGN(const auto hellos, exchange_outcomes(opened.ok() ? t->make_page() : opened, gather));
+  RONDO_TRY(t->read_pages(hellos));
   cuda::CurrentContext current(t->context());
-  RONDO_TRY(t->test_links(&mine, choose));
-  RONDO_TRY(gather(mine, &all));
-  RONDO_TRY(t->settle_links(all));
-  if (t->through_host_somewhere()) {
-    // If any link needs the host, all ranks make host memory: alloc is collective between processes. Between hosts only
-    // multicasts use it.
-    RemoteAddress region;
-    const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1),
-                                    kMulticasts * t->layout_.inbox_bytes(ConnectionForm::kRing));
-    const auto made = t->share_on_host(bytes, &region);
-    std::byte* const own = made.ok() ? *made : nullptr;
-    RONDO_TRY(gather(encode_outcome(made.ok() ? Expected<RemoteAddress>(region) : made.status()), &all));
-    std::vector<std::byte*> regions;
-    for (Rank r = 0; r < nranks; ++r) {
-      const auto of_rank = static_cast<size_t>(r);
-      RONDO_TRY_ASSIGN(const RemoteAddress theirs, read_outcome<RemoteAddress>(all[of_rank], of_rank));
-      regions.push_back(t->is_here(r) ? t->resolve_here(r, theirs) : nullptr);
-      if (!t->is_here(r) || !t->shares_with_processes()) continue;
-      RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
-      t->registered_.push_back(std::move(pinned));
-    }
-    // One slab of every rank, number 1, represents it.
-    SlabEntry& entry = t->page_of(rank).slabs[t->num_slabs_];
-    entry.on_host = 1;
-    entry.address = reinterpret_cast<uint64_t>(own);
-    std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
-    for (Rank r = 0; r < nranks; ++r) {
-      if (!t->is_here(r)) continue;
-      auto& slabs = t->reached_[static_cast<size_t>(r)];
-      slabs.resize(2);
-      slabs[1] = regions[static_cast<size_t>(r)];
-    }
-    t->host_rest_ = {t->num_slabs_++, 0, bytes, own};
-  }
+  RONDO_TRY_ASSIGN(const auto tested, exchange_outcomes(Expected<Tested>(t->test_links(choose)), gather));
+  RONDO_TRY(t->settle_links(tested));
+  if (t->through_host_somewhere()) RONDO_TRY(t->share_host_memory(gather));
   return t;
+}
+
+// If any link needs the host, all ranks make host memory: alloc is collective between processes. Between hosts only
+// multicasts use it. It is slab 1 of every rank.
+Status CudaTransport::share_host_memory(const Gather& gather) {
+  const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(through_host_ ? nranks_ : 1),
+                                  kMulticasts * layout_.inbox_bytes(ConnectionForm::kRing));
+  RemoteAddress region;
+  const auto own = share_on_host(bytes, &region);
+  RONDO_TRY_ASSIGN(const auto regions,
+                   exchange_outcomes(own.ok() ? Expected<RemoteAddress>(region) : own.status(), gather));
+  host_rest_ = {{num_slabs_++, 0, *own}, bytes};
+  for (Rank r = 0; r < nranks_; ++r) {
+    if (!is_here(r)) continue;
+    auto& slabs = reached_[static_cast<size_t>(r)];
+    slabs.resize(2);
+    slabs[1] = resolve_here(r, regions[static_cast<size_t>(r)]);
+    if (!shares_with_processes()) continue;
+    RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({slabs[1], bytes}));
+    registered_.push_back(std::move(pinned));
+  }
+  return {};
 }
 
 CudaTransport::~CudaTransport() {
@@ -175,7 +165,7 @@ Status CudaTransport::open_device() {
   return {};
 }
 
-Status CudaTransport::make_page(std::string* mine) {
+Expected<CudaTransport::Hello> CudaTransport::make_page() {
   const cuda::Driver* d = cuda::driver();
   cuda::CurrentContext current(context_.get());
   Hello hello;
@@ -201,26 +191,22 @@ Status CudaTransport::make_page(std::string* mine) {
   pages_.assign(static_cast<size_t>(nranks_), nullptr);
   pages_[static_cast<size_t>(rank_)] = reinterpret_cast<DevicePage*>(page);
   DevicePage& b = page_of(rank_);
-  b.max_halves = DevicePage::halves_for(nranks_);
-  b.max_slots = DevicePage::slots_for(nranks_);
-  for (uint32_t i = 0; i < b.max_slots; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
-  RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes, false));
+  b.max_entries = DevicePage::entries_for(nranks_);
+  for (uint32_t i = 0; i < b.max_entries; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
+  RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes));
   const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
   if (tested > kSlabBytes)
     return Status(StatusCode::kUnsupported,
                   fmt::format("rank {}: {} ranks: a communicator of device memory has at most {}", rank_, nranks_,
                               kSlabBytes / kTestBytes));
-  device_rest_.offset += tested;
-  device_rest_.bytes -= tested;
-  device_rest_.at += tested;
-  *mine = encode_outcome(Expected<Hello>(hello));
-  return {};
+  (void)device_rest_.take(tested);
+  return hello;
 }
 
-Status CudaTransport::read_pages(const std::vector<std::string>& all) {
+Status CudaTransport::read_pages(const std::vector<Hello>& hellos) {
   cuda::CurrentContext current(context_.get());
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Hello hello, read_outcome<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    const Hello& hello = hellos[static_cast<size_t>(r)];
     devices_.push_back(hello.device);
     across_hosts_ = across_hosts_ || !is_here(r);
     local_peers_apart_ = local_peers_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
@@ -237,77 +223,46 @@ Status CudaTransport::read_pages(const std::vector<std::string>& all) {
   return {};
 }
 
-bool CudaTransport::all_in_one_process() const {
-  return std::all_of(devices_.begin(), devices_.end(),
-                     [&](const DeviceOfRank& d) { return d.same_process(devices_[0]); });
-}
-
-Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
+CudaTransport::Tested CudaTransport::test_links(const ChooseLink& choose) {
   const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
   Tested tested;
   tested.can_write.assign(static_cast<size_t>(nranks_), '\0');
   for (Rank r = 0; r < nranks_; ++r) {
     const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
     DeviceLink link;
-    if (choose != nullptr && is_here(r)) link = choose(own, theirs);
-    else link.way = own.same_device(theirs) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
-    link.same_process = own.same_process(theirs);
-    if (!options_.may_peer && !own.same_device(theirs)) {
-      link.way = DeviceLink::Way::kHost;
-      link.reason = "peer access is turned off (RONDO_P2P_LEVEL=loc)";
-    }
-    if (!is_here(r)) {
-      link = {};
-      link.way = DeviceLink::Way::kProxy;
-      link.reason = "shares no memory with this rank";
-    }
-    const bool maps = link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
-    if (r != rank_ && maps) {
-      if (const Status s = test_link(r); !s.ok()) {
-        link.way = DeviceLink::Way::kHost;
-        link.reason = fmt::format("this rank cannot write its memory: {}", s.message());
-      }
-    }
+    if (is_here(r)) link = choose(own, theirs);
+    else link.way = DeviceLink::Way::kProxy;
+    if (r != rank_ && link.maps() && !test_link(r).ok()) link.way = DeviceLink::Way::kHost;
     tested.can_write[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
     if (r != rank_) {
-      if (choose == nullptr) link.whole_lines = link.way == DeviceLink::Way::kSameDevice;
       tested.wide_lines = tested.wide_lines && link.whole_lines;
       if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
         tested.slowest = link.gigabytes_per_s;
     }
     links_.push_back(std::move(link));
   }
-  *mine = encode_outcome(Expected<Tested>(tested));
-  return {};
+  return tested;
 }
 
 // A link works if both its ends find that it works.
-Status CudaTransport::settle_links(const std::vector<std::string>& all) {
+Status CudaTransport::settle_links(const std::vector<Tested>& all) {
   wide_lines_ = true;
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Tested theirs, read_outcome<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    const Tested& theirs = all[static_cast<size_t>(r)];
     wide_lines_ = wide_lines_ && theirs.wide_lines;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
     const std::string& results = theirs.can_write;
     if (results.size() != static_cast<size_t>(nranks_))
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
     DeviceLink& link = links_[static_cast<size_t>(r)];
-    const auto maps = [&link] {
-      return link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
-    };
-    if (results[static_cast<size_t>(rank_)] == 0 && maps()) {
-      link.way = DeviceLink::Way::kHost;
-      link.reason = fmt::format("rank {} cannot write this rank's memory", r);
-    }
+    if (results[static_cast<size_t>(rank_)] == 0 && link.maps()) link.way = DeviceLink::Way::kHost;
     // Check that its bytes have arrived: some bridges drop writes silently.
-    if (r != rank_ && maps()) {
+    if (r != rank_ && link.maps()) {
       unsigned char expected[kTestBytes], found[kTestBytes];
       test_pattern(r, rank_, expected);
       RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
-      RONDO_TRY(
-          cuda::check(cuda::driver()->memcpy_device_to_host(
-                          found, reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r), kTestBytes),
-                      "cuMemcpyDtoH"));
+      const uint64_t at = reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r);
+      RONDO_TRY(cuda::check(cuda::driver()->memcpy_device_to_host(found, at, kTestBytes), "cuMemcpyDtoH"));
       if (std::memcmp(expected, found, kTestBytes) != 0)
         return Status(
             StatusCode::kSystem,
@@ -336,9 +291,9 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
   if (through_host_somewhere() || !options_.may_be_direct) return Reach::kNothing;
-  if (!all_in_one_process()) return Reach::kAgreed;
-  const bool one_device =
-      std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
+  auto all = [&](auto same) { return std::all_of(devices_.begin(), devices_.end(), same); };
+  if (!all([&](const auto& d) { return d.same_process(devices_[0]); })) return Reach::kAgreed;
+  const bool one_device = all([&](const auto& d) { return d.same_device(devices_[0]); });
   return one_device ? Reach::kAnything : Reach::kLegacy;
 }
 
@@ -353,22 +308,6 @@ Status CudaTransport::test_link(Rank peer) {
   if (std::memcmp(pattern, back, kTestBytes) != 0)
     return Status(StatusCode::kSystem, "the data read back differs from the data written");
   return {};
-}
-
-std::string CudaTransport::describe_links() const {
-  std::string text;
-  for (Rank r = 0; r < nranks_; ++r) {
-    if (r == rank_) continue;
-    const DeviceLink& l = links_[static_cast<size_t>(r)];
-    constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory",
-                                          "through pinned memory and UCX"};
-    text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
-                        l.same_process || l.way == DeviceLink::Way::kProxy ? "" : ", another process",
-                        l.reason.empty() ? "" : ": " + l.reason);
-    if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
-    text += '\n';
-  }
-  return text;
 }
 
 }  // namespace rondo

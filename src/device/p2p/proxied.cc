@@ -15,14 +15,11 @@ Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
   if (pinned_rest_.bytes < bytes) {
     const uint64_t slab = round_up(bytes, kSlabBytes);
     RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make(slab));
-    pinned_rest_ = {0, 0, slab, memory.as()};
+    pinned_rest_ = {{0, 0, memory.as()}, slab};
     kept_->host.push_back(std::move(memory));
     staging_bytes_ += slab;
   }
-  std::byte* const at = pinned_rest_.at;
-  pinned_rest_.at += bytes;
-  pinned_rest_.bytes -= bytes;
-  return at;
+  return pinned_rest_.take(bytes).at;
 }
 
 // A writer's end is ready when its readers on other hosts have announced their memory. Nothing must be allocated when
@@ -75,7 +72,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
 }
 
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(const ConnectionKey& key, Rank reader,
-                                                                               uint32_t count, uint64_t slot_bytes) {
+                                                                               uint64_t slot_bytes) {
   Proxy* const proxy = host_.proxy();
   if (proxy == nullptr)
     return Status(StatusCode::kInternal,
@@ -88,12 +85,11 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(c
   const bool writes = key.writer == rank_;
   if (found == proxy_streams_.end()) {
     ProxyStream s{name, {}, {}, !writes};
-    RONDO_TRY_ASSIGN(std::byte* const flags, take_pinned(sizeof(SlotFlags) * count));
-    RONDO_TRY_ASSIGN(s.slots.data, take_pinned(slot_bytes * count));
-    s.slots.flags = reinterpret_cast<SlotFlags*>(flags);
+    RONDO_TRY_ASSIGN(std::byte* const flags, take_pinned(sizeof(SlotFlags) * kStreamSlots));
+    RONDO_TRY_ASSIGN(s.slots.data, take_pinned(slot_bytes * kStreamSlots));
     s.slots.flags_on_device = reinterpret_cast<cuda::DevicePtr>(flags);  // the address is the same
     s.slots.crosses = true;
-    s.flags = {s.slots.flags, count};
+    s.flags = {reinterpret_cast<SlotFlags*>(flags), kStreamSlots};
     if (writes) {
       for (SlotFlags& f : s.flags) f.empty = 1;
       proxy->send_slots(name, s.slots.data, s.flags, slot_bytes);

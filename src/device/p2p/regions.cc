@@ -29,6 +29,15 @@ bool is_legacy(cuda::DevicePtr ptr, int ordinal) {
 
 }  // namespace
 
+struct SharedRegions::Mapping {
+  explicit Mapping(cuda::DevicePtr at_) : at(at_) {}
+  ~Mapping() { cuda::driver()->ipc_close_mem_handle(at); }
+  const cuda::DevicePtr at;
+};
+
+SharedRegions::SharedRegions(World world) : world_(std::move(world)) {}
+SharedRegions::~SharedRegions() = default;
+
 struct SharedRegions::Offer {
   uint32_t region = kNowhere;
   std::string call;
@@ -43,10 +52,6 @@ struct SharedRegions::Offer {
     c.packed(o.handle);
   }
 };
-
-SharedRegions::~SharedRegions() {
-  for (const auto& [key, o] : opened_) cuda::driver()->ipc_close_mem_handle(o.mapped);
-}
 
 Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
   RONDO_TRY(wanted.own);
@@ -87,13 +92,7 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
 // All ranks judge the same bytes, so all get the same result.
 Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Expected<Offer>& mine,
                                                                     const Gather& gather) const {
-  std::vector<std::string> all;
-  RONDO_TRY(gather(encode_outcome(mine), &all));
-  std::vector<Offer> offers;
-  for (size_t r = 0; r < all.size(); ++r) {
-    RONDO_TRY_ASSIGN(Offer theirs, read_outcome<Offer>(all[r], r));
-    offers.push_back(std::move(theirs));
-  }
+  RONDO_TRY_ASSIGN(std::vector<Offer> offers, exchange_outcomes(mine, gather));
   for (size_t r = 1; r < offers.size(); ++r) {
     const Offer &a = offers[0], &b = offers[r];
     if (a.call != b.call)
@@ -130,10 +129,10 @@ Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Inst
   const bool heard = agreed.ok();
   for (size_t r = 0; r < all.size() && agreed.ok(); ++r) agreed = read_outcome(all[r], r);
   if (agreed.ok()) {
-    set(mine.region, std::move(region));
+    swap(mine.region, region);
     return {};
   }
-  close(region);
+  region.opened.clear();
   if (heard) (void)gather("closed", &all);  // after this no rank has it mapped, and owners may free their memory
   return agreed;
 }
@@ -160,8 +159,8 @@ Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
   });
   if (heard && !offers.ok()) return offers.status();  // all ranks have the error, and nothing changed
   if (mine.region != kNowhere) {
-    close(regions_[mine.region]);
-    set(mine.region, {});
+    Region ended;
+    swap(mine.region, ended);
   }
   RONDO_TRY(offers.status());
   std::vector<std::string> all;
@@ -186,36 +185,22 @@ Expected<std::vector<SharedRegions::View>> SharedRegions::open_all(const std::ve
 }
 
 Expected<cuda::DevicePtr> SharedRegions::open(Rank owner, const Offer& offer, Region* region) {
-  auto known = std::find_if(opened_.begin(), opened_.end(), [&](const auto& entry) {
-    const Opened& o = entry.second;
-    return o.owner == owner && o.base == offer.base && o.id == offer.id;
-  });
-  if (known == opened_.end()) {
+  std::weak_ptr<Mapping>& known = opened_[{owner, offer.base, offer.id}];
+  auto mapping = known.lock();
+  if (mapping == nullptr) {
     cuda::DevicePtr mapped = 0;
     RONDO_TRY(cuda::check(cuda::driver()->ipc_open_mem_handle(&mapped, offer.handle, cuda::kIpcLazyPeerAccess),
                           "cuIpcOpenMemHandle"));
-    known = opened_.emplace(next_key_++, Opened{owner, offer.base, offer.id, mapped, 0}).first;
+    known = mapping = std::make_shared<Mapping>(mapped);
   }
-  ++known->second.uses;
-  region->opened.push_back(known->first);
-  return known->second.mapped;
+  region->opened.push_back(mapping);
+  return mapping->at;
 }
 
-void SharedRegions::close(const Region& region) {
-  for (const uint64_t key : region.opened) {
-    Opened& o = opened_.at(key);
-    if (--o.uses != 0) continue;
-    cuda::driver()->ipc_close_mem_handle(o.mapped);
-    opened_.erase(key);
-  }
-}
-
-void SharedRegions::set(uint32_t number, Region region) {
+void SharedRegions::swap(uint32_t number, Region& region) {
   const std::lock_guard lock(mutex_);
   if (regions_.size() <= number) regions_.resize(number + 1);
-  num_live_ += region.ptr != 0 ? 1 : 0;
-  num_live_ -= regions_[number].ptr != 0 ? 1 : 0;
-  regions_[number] = std::move(region);
+  std::swap(regions_[number], region);
 }
 
 uint32_t SharedRegions::number_of(cuda::DevicePtr ptr) const {
@@ -249,7 +234,8 @@ uint32_t SharedRegions::find(const void* ptr, uint64_t bytes) const {
 
 bool SharedRegions::any_agreed() const {
   const std::lock_guard lock(mutex_);
-  return world_.reach == Reach::kAgreed && num_live_ != 0;
+  return world_.reach == Reach::kAgreed &&
+         std::any_of(regions_.begin(), regions_.end(), [](const Region& r) { return r.ptr != 0; });
 }
 
 }  // namespace rondo

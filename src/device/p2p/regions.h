@@ -19,10 +19,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "device/driver/driver.h"
@@ -60,7 +62,7 @@ class SharedRegions {
   static constexpr uint32_t kMaxRegions = 1024;
   static constexpr uint32_t kNowhere = UINT32_MAX;
 
-  explicit SharedRegions(World world) : world_(std::move(world)) {}
+  explicit SharedRegions(World world);
   ~SharedRegions();
   SharedRegions(const SharedRegions&) = delete;
   SharedRegions& operator=(const SharedRegions&) = delete;
@@ -90,34 +92,25 @@ class SharedRegions {
 
  private:
   struct Offer;  // message between ranks
+  struct Mapping;  // another process's allocation, mapped as long as a region is in it
   struct Region {
     cuda::DevicePtr ptr = 0;  // 0: this number is free
     uint64_t bytes = 0;
-    uint64_t id = 0;               // of the allocation
-    std::vector<uint64_t> opened;  // keys of opened_
-  };
-  struct Opened {
-    Rank owner = 0;
-    cuda::DevicePtr base = 0;  // in the owner's process
-    uint64_t id = 0;
-    cuda::DevicePtr mapped = 0;
-    uint32_t uses = 0;
+    uint64_t id = 0;  // of the allocation
+    std::vector<std::shared_ptr<Mapping>> opened;
   };
   Status describe(const Wanted& wanted, Offer* offer) const;
   Expected<std::vector<Offer>> exchange(const Expected<Offer>& mine, const Gather& gather) const;
   Expected<std::vector<View>> open_all(const std::vector<Offer>& offers, Region* region);
   Expected<cuda::DevicePtr> open(Rank owner, const Offer& offer, Region* region);
-  void close(const Region& region);
-  void set(uint32_t number, Region region);
+  void swap(uint32_t number, Region& region);
   uint32_t number_of(cuda::DevicePtr ptr) const;
   uint32_t free_number() const;
 
   World world_;
   mutable std::mutex mutex_;     // guards the members that find() reads
   std::vector<Region> regions_;  // by number
-  uint32_t num_live_ = 0;
-  std::map<uint64_t, Opened> opened_;
-  uint64_t next_key_ = 1;
+  std::map<std::tuple<Rank, cuda::DevicePtr, uint64_t>, std::weak_ptr<Mapping>> opened_;  // by owner, base and id
 };
 
 }  // namespace rondo

@@ -37,15 +37,6 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-std::string uuid_text(const cuda::Uuid& uuid, bool mig) {
-  std::string text = mig ? "MIG-" : "GPU-";
-  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid.bytes[i]);
-  }
-  return text;
-}
-
 int attribute(const Driver* d, int which, Device device) {
   int value = 0;
   return d->device_attribute(&value, which, device) == cuda::kSuccess ? value : 0;
@@ -182,6 +173,13 @@ Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& h
 
 }  // namespace
 
+std::string uuid_text(const cuda::Uuid& uuid) {
+  std::string text;
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
+  return text;
+}
+
 int numa_node_of_device(int ordinal, const std::string& root) {
   const Driver* d = cuda::driver();
   Device device = 0;
@@ -236,7 +234,7 @@ Expected<GpuMachine> probe_machine(const std::string& root) {
     if (n != nullptr && n->device_by_pci(g.pci.c_str(), &handle) == kNvmlSuccess) add_nvml(n, handle, g);
     cuda::Uuid uuid{};
     RONDO_TRY(check(d->device_uuid(&uuid, device), "cuDeviceGetUuid"));
-    g.uuid = uuid_text(uuid, g.mig);
+    g.uuid = (g.mig ? "MIG-" : "GPU-") + uuid_text(uuid);
     handles.push_back(handle);
     const Known translated = iommu_translates(root, g.pci);
     if (i == 0 || translated == Known::kYes) m.iommu = translated;

@@ -4,13 +4,21 @@
 
 #include <string>
 
+<<<<<<< HEAD
 #include "rondo/status.h"
+||||||| parent of 66128d3 (Devices: one list of connection ends for both engines, one exchange of outcomes, one kind of connection form)
+=======
+#include "device/driver/driver.h"
+>>>>>>> 66128d3 (Devices: one list of connection ends for both engines, one exchange of outcomes, one kind of connection form)
 #include "topology/machine.h"
 
 namespace rondo {
 
 /// `root`: prefix of /sys and /proc: "" for this machine, a folder in tests. Errors: kUnsupported (no driver), kSystem.
 Expected<GpuMachine> probe_machine(const std::string& root = "");
+
+/// As in GpuDevice::uuid, without GPU- or MIG-.
+std::string uuid_text(const cuda::Uuid& uuid);
 
 /// NUMA node (the kernel's number) of a CUDA device; -1: unknown.
 int numa_node_of_device(int ordinal, const std::string& root = "");

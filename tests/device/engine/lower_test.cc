@@ -17,23 +17,22 @@ namespace {
 
 // Kernels of an older build would misread a newer program: a change here changes all images.
 TEST(DeviceLayout, IsFrozen) {
-  EXPECT_EQ(sizeof(DeviceStep), 64u);
+  EXPECT_EQ(sizeof(DeviceStep), 48u);
   EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
-  EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 32u);
-  EXPECT_EQ(sizeof(DeviceProgram), 160u);
+  EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 24u);
+  EXPECT_EQ(sizeof(DeviceProgram), 144u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_first), 16u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_ends), 52u);
-  EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 128u);
+  EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 120u);
   EXPECT_EQ(sizeof(DeviceWriteEnd), 192u);
   EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
-  EXPECT_EQ(sizeof(DeviceCall), 112u);
+  EXPECT_EQ(sizeof(DeviceCall), 96u);
   EXPECT_EQ(sizeof(PeerCredit), 24u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
   EXPECT_EQ(sizeof(DeviceRecord), 64u);
   EXPECT_EQ(sizeof(LaneProgress), 64u);
   EXPECT_EQ(sizeof(DeviceControl), 64u);
   EXPECT_LE(sizeof(LaunchArgs), 4096u);
-  EXPECT_LE(sizeof(ReduceArgs), 4096u);
 }
 
 TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
@@ -57,15 +56,15 @@ TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
 // Numbers ends in the order of first use, and stores their kinds.
 class Counting final : public PortIndex {
  public:
-  Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) override {
-    ends.push_back(end);
+  Expected<uint16_t> reader(const ReadPort& port, ConnectionForm form) override {
+    forms.push_back(form);
     return static_cast<uint16_t>(port.key.writer * 100 + port.key.tag);
   }
-  Expected<uint16_t> writer(const WritePort& port, DeviceEnd end) override {
-    ends.push_back(end);
+  Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) override {
+    forms.push_back(form);
     return static_cast<uint16_t>(port.key.reader * 100 + port.key.tag);
   }
-  std::vector<DeviceEnd> ends;
+  std::vector<ConnectionForm> forms;
 };
 
 struct World {
@@ -101,7 +100,7 @@ TEST(Lower, KeepsStepsAndListsEachLanesEnds) {
   EXPECT_EQ(p.divide_by, 4u);
   EXPECT_EQ(p.loop_elems, 32u);
   EXPECT_EQ(p.num_loops, 8u);  // chunks of 250, in channels of 250 and none: 512 bytes are 256 elements
-  for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kLl);
+  for (const ConnectionForm form : ports.forms) EXPECT_EQ(form, ConnectionForm::kWords);
   for (uint32_t lane = 0; lane < p.num_lanes; ++lane) {
     ASSERT_EQ(p.lane_first[lane + 1] - p.lane_first[lane], program->lanes[lane].size());
     const uint16_t* list = p.index() + p.lane_ends[lane];
@@ -130,8 +129,8 @@ TEST(Lower, CreditsTravelInLines) {
   const auto program = w.compiled(Collective::kAllReduce, "pull", 1000, Protocol::kSimple, 3);
   Counting ports;
   ASSERT_TRUE(lower(*program, {}, ports).ok());
-  ASSERT_FALSE(ports.ends.empty());
-  for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kCredit);
+  ASSERT_FALSE(ports.forms.empty());
+  for (const ConnectionForm form : ports.forms) EXPECT_EQ(form, ConnectionForm::kLines);
 }
 
 // After its entry a rank may still switch to another program.

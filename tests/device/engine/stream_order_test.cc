@@ -15,6 +15,39 @@
 namespace rondo {
 namespace {
 
+// A transport whose connections have no memory.
+class NoMemory final : public Transport {
+ public:
+  std::string_view name() const override { return "none"; }
+  Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
+  std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
+  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
+    return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
+  }
+  StatusPage* page(Rank) override { return nullptr; }
+  PairPage* pair_page(Rank) override { return nullptr; }
+  Doorbell* bell(Rank) override { return nullptr; }
+  void raise_abort(Rank) override {}
+  std::optional<Rank> aborted_by() override { return std::nullopt; }
+  bool departed(Rank) override { return false; }
+  std::optional<PeerLoss> find_lost() override { return std::nullopt; }
+  Expected<void*> alloc(uint64_t) override { return Status(StatusCode::kInternal, "no memory here"); }
+  Status free(void*) override { return Status(StatusCode::kInternal, "no memory here"); }
+  bool may_be_direct() const override { return false; }
+  bool can_pull() const override { return false; }
+  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
+  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
+  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
+    return Status(StatusCode::kInternal, "no memory here");
+  }
+  void keep(std::shared_ptr<void>) override {}
+  uint64_t staging_bytes() const override { return 0; }
+};
+
+Transport& nowhere() {
+  static NoMemory transport;
+  return transport;
+}
 const KernelTable& kernels() { return *kernel_table(SimdLevel::kBaseline); }
 
 using Name = std::tuple<Rank, Rank, uint16_t, uint16_t, bool>;
@@ -76,7 +109,8 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
     if (a.direct) continue;
     for (const int nranks : {1, 2, 3, 4, 5, 7, 8, 13})
       for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{17}, uint64_t{100'003}}) {
-        const AllPrograms all = std::move(*compile_all(a, nranks, nranks - 1, shape_of(a, count), kernels()));
+        const AllPrograms all =
+            std::move(*compile_all(a, nranks, nranks - 1, shape_of(a, count), nowhere(), kernels()));
         auto orders = play_through(all.programs);
         ASSERT_TRUE(orders.ok()) << a.name << " " << orders.status().to_string();
         ASSERT_EQ(left_over(pointers(all), *orders, kStreamSlots), 0u)
@@ -99,7 +133,7 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
 TEST(StreamOrderTest, LanesOneAfterTheOtherWouldHang) {
   const Algorithm* ring = find_algorithm(Collective::kAllReduce, "ring");
   ASSERT_NE(ring, nullptr);
-  const AllPrograms all = std::move(*compile_all(*ring, 4, 0, shape_of(*ring, 100'003), kernels()));
+  const AllPrograms all = std::move(*compile_all(*ring, 4, 0, shape_of(*ring, 100'003), nowhere(), kernels()));
   std::vector<std::vector<StreamStep>> naive;
   for (const auto& p : all.programs) {
     naive.emplace_back();
@@ -130,7 +164,7 @@ TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
     ProgramShape shape = shape_of(a, 39'002);
     shape.operation.variable = true;
     shape.counts = &counts;
-    const AllPrograms all = std::move(*compile_all(a, 5, 0, shape, kernels()));
+    const AllPrograms all = std::move(*compile_all(a, 5, 0, shape, nowhere(), kernels()));
     auto orders = play_through(all.programs);
     ASSERT_TRUE(orders.ok()) << a.name;
     EXPECT_EQ(left_over(pointers(all), *orders, kStreamSlots), 0u) << a.name;
@@ -155,8 +189,6 @@ TEST(StreamOrderTest, MessagesOfUnknownLengthsGoByDistance) {
       std::vector<std::unique_ptr<PortTable>> ports;
       std::vector<std::unique_ptr<Program>> programs;
       std::vector<std::vector<StreamStep>> orders;
-      // Used for its transport without memory.
-      const AllPrograms nowhere = std::move(*compile_all(a, n, 0, shape_of(a, 1), kernels()));
       for (Rank r = 0; r < n; ++r) {
         VariableCounts& c = counts[static_cast<size_t>(r)];
         c.pairwise = true;
@@ -168,7 +200,7 @@ TEST(StreamOrderTest, MessagesOfUnknownLengthsGoByDistance) {
         }
         ProgramShape shape = shape_of(a, 0);
         shape.counts = &c;
-        ports.push_back(std::make_unique<PortTable>(r, *nowhere.nowhere));
+        ports.push_back(std::make_unique<PortTable>(r, nowhere()));
         programs.push_back(std::move(*compile(record_rank(a, r, n, 0), shape, *ports.back(), kernels())));
         orders.push_back(order_by_distance(*programs.back()));
       }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "device/engine/device_program.h"
+#include "device/engine/grid_reduce.h"
 #include "device/engine/lower.h"
 #include "kernels/kernels.h"
 #include "support/host_kernels/host_kernels.h"
@@ -106,12 +106,12 @@ TEST(Reduce, EveryDtypeAndOpGivesTheHostsBits) {
           }
           host.reduce[t][o](wanted);
           set_pointers(shape, bytes, bytes, b, b.device, args.src, args.dst);
-          args.num_src = shape.num_src;
-          args.num_dst = shape.num_dst;
-          args.num_elems = shape.num_elems;
-          args.divide_by = divisor;
-          args.own = wanted.own;
-          args.premultiply = op == Op::kPremulSum;
+          args.step.num_src = shape.num_src;
+          args.step.num_dst = shape.num_dst;
+          args.step.num_elems = shape.num_elems;
+          args.step.divide_by = divisor;
+          args.step.own = wanted.own;
+          args.step.scale_own = op == Op::kPremulSum;
           std::memcpy(args.premul, &scale, 8);
           kernel(&args, 1 + seed % 2, 1u << seed % 3);
           ASSERT_EQ(b.device, b.host) << reduce_name(dtype, op) << ", " << op_name(op) << ", " << shape.num_src << " x "
@@ -130,10 +130,10 @@ TEST(Reduce, CopiesKeepEveryBit) {
         for (const uint64_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 31u, 100u, 4099u}) {
           Buffers b(bytes + 32, bytes + src_shift);
           ReduceArgs args{};
-          args.num_src = 1;
-          args.num_dst = num_dst;
-          args.num_elems = bytes;
-          args.own = UINT32_MAX;
+          args.step.num_src = 1;
+          args.step.num_dst = num_dst;
+          args.step.num_elems = bytes;
+          args.step.own = UINT32_MAX;
           args.src[0] = b.src[0].data() + Buffers::kGuard + src_shift;
           for (uint32_t d = 0; d < num_dst; ++d) {
             args.dst[d] = b.device[d].data() + Buffers::kGuard + dst_shift;
@@ -181,19 +181,19 @@ TEST(Reduce, MixedRowsGiveTheHostsBits) {
         host.mixed(wanted);
         ReduceArgs args{};
         set_pointers(shape, 4, 4, b, b.device, args.src, args.dst);
-        args.num_src = shape.num_src;
-        args.num_dst = shape.num_dst;
-        args.num_elems = shape.num_elems;
-        args.divide_by = wanted.args.divide_by;
-        args.own = wanted.args.own;
-        args.premultiply = wanted.args.premul != nullptr;
+        args.step.num_src = shape.num_src;
+        args.step.num_dst = shape.num_dst;
+        args.step.num_elems = shape.num_elems;
+        args.step.divide_by = wanted.args.divide_by;
+        args.step.own = wanted.args.own;
+        args.step.scale_own = wanted.args.premul != nullptr;
         std::memcpy(args.premul, &scale, 4);
-        args.own_type = static_cast<uint8_t>(types.input);
-        args.wire_type = static_cast<uint8_t>(types.wire);
-        args.dst_type = static_cast<uint8_t>(types.output);
-        args.has_dst = has_dst;
-        args.result_as_wire = wanted.result_as_wire;
-        args.raw = raw;
+        args.step.own_type = types.input;
+        args.step.wire_type = types.wire;
+        args.step.dst_type = types.output;
+        args.step.has_dst = has_dst;
+        args.step.result_as_wire = wanted.result_as_wire;
+        args.step.raw = raw;
         const HostKernel kernel = find_host_kernel(reduce_mixed_name(op));
         ASSERT_NE(kernel, nullptr);
         kernel(&args, 1 + seed % 2, 1u << seed % 3);
