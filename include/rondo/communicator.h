@@ -226,7 +226,7 @@ class RONDO_API Communicator {
   Expected<std::unique_ptr<Communicator>> shrink(const std::vector<Rank>& excluded = {}, const Config& config = {});
   /// Makes a communicator of this one's ranks, which keep their numbers, and of new_nranks - size() newcomers. All
   /// ranks of this communicator must call it. The newcomers call init_rank(new_nranks, id, rank) with ranks from size()
-  /// on. Only rank 0 needs the id. Errors: those of init_rank.
+  /// on. Only one rank needs the id, usually rank 0. Errors: those of init_rank.
   Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
 
   /// Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error and shrink are

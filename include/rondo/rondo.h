@@ -180,7 +180,7 @@ RONDO_API rondo_status rondo_abort_free(rondo_abort* abort);
  * shrink: all live ranks that are not excluded call it, also after errors and aborts. They form a communicator, in rank
  *         order. excluded has num_excluded ranks and is equal on all callers. Excluded ranks do not call it.
  * grow:   all ranks of comm call it and keep their numbers. Newcomers call rondo_comm_init_rank with new_nranks, the
- *         same id and the ranks from comm's size on. id may be NULL on all ranks but 0. */
+ *         same id and the ranks from comm's size on. id may be NULL on all ranks but one, usually rank 0. */
 RONDO_API rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part,
                                         const rondo_config* config);
 RONDO_API rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,

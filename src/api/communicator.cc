@@ -127,7 +127,8 @@ Expected<std::unique_ptr<Communicator>> Communicator::shrink(const std::vector<R
 Expected<std::unique_ptr<Communicator>> Communicator::grow(int new_nranks, const UniqueId* id, const Config& config) {
   RONDO_TRY(impl_->check_process());
   const NoCancel no_cancel;
-  RONDO_TRY_ASSIGN(auto impl, impl_->grow(new_nranks, id, config));
+  UniqueId common;
+  RONDO_TRY_ASSIGN(auto impl, impl_->grow(new_nranks, id, config, &common));
   return wrap(std::move(impl));
 }
 Status Communicator::finalize() {

@@ -82,7 +82,9 @@ class CommunicatorImpl {
   }
   Expected<std::unique_ptr<CommunicatorImpl>> split(int colour, int key, const Config& config);
   Expected<std::unique_ptr<CommunicatorImpl>> shrink(const std::vector<Rank>& excluded, const Config& config);
-  Expected<std::unique_ptr<CommunicatorImpl>> grow(int new_nranks, const UniqueId* id, const Config& config);
+  /// The ranks use the id of the first rank that has one. *common gets it.
+  Expected<std::unique_ptr<CommunicatorImpl>> grow(int new_nranks, const UniqueId* id, const Config& config,
+                                                   UniqueId* common);
   Status finalize();
 
  private:

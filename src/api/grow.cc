@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "api/process_control.h"
@@ -11,7 +12,7 @@
 namespace rondo {
 
 Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nranks, const UniqueId* id,
-                                                                   const Config& config) {
+                                                                   const Config& config, UniqueId* common) {
   const std::lock_guard guard(control_mutex_);
   ResizeRequest mine{ResizeRequest::Kind::kGrow, new_nranks, 0, {}, ready()};
   auto options = child_options(config);
@@ -20,21 +21,22 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
     mine.status = bad("new_nranks", fmt::format("is {}, but the communicator has {} ranks already", new_nranks, nranks_));
   if (mine.status.ok() && new_nranks > kMaxRanks)
     mine.status = bad("new_nranks", fmt::format("is {}: a communicator has at most {} ranks", new_nranks, kMaxRanks));
-  if (mine.status.ok() && rank_ == 0 && id == nullptr)
-    mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
-  if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
+  if (id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
   RONDO_TRY_ASSIGN(const std::vector<ResizeRequest> requests,
                    gather_requests(mine, options.ok() ? options->abort : abort_));
   for (Rank r = 0; r < nranks_; ++r)
     if (requests[static_cast<size_t>(r)].first != new_nranks)
       return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
                                                        requests[static_cast<size_t>(r)].first));
-  UniqueId common = {};
-  if (requests[0].bytes.size() != sizeof common.bytes)
-    return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
-  std::memcpy(common.bytes, requests[0].bytes.data(), sizeof common.bytes);
+  const auto with_id = std::find_if(requests.begin(), requests.end(),
+                                    [](const ResizeRequest& r) { return r.bytes.size() == sizeof common->bytes; });
+  if (with_id == requests.end())
+    return bad("id",
+               "is a null pointer on all ranks: one of them, usually rank 0, makes it (make_unique_id, "
+               "ncclCommGetUniqueId) and gives it to the newcomers too");
+  std::memcpy(common->bytes, with_id->bytes.data(), sizeof common->bytes);
   // Stops waiting for the new ranks if a rank of this communicator is gone.
-  auto made = join_communicator("grow", new_nranks, common, rank_, *options, [this]() -> Status {
+  auto made = join_communicator("grow", new_nranks, *common, rank_, *options, [this]() -> Status {
     RONDO_TRY(interrupted());
     const auto loss = transport_->find_lost();
     return loss ? Status(StatusCode::kPeerLost, loss->how) : Status();

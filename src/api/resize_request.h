@@ -13,7 +13,7 @@ struct CommunicatorImpl::ResizeRequest {
   Kind kind = Kind::kSplit;
   int64_t first = 0;   // split: colour; grow: new_nranks
   int64_t second = 0;  // split: key
-  std::string bytes;   // grow: rank 0's unique id
+  std::string bytes;   // grow: the unique id, empty if this rank has none
   Status status;       // why this rank cannot take part
 };
 

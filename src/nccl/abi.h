@@ -3,7 +3,7 @@
 //
 // Names, values, layouts and prototypes are facts of that interface. tests/nccl/abi compares all of them with the
 // headers of 2.28.9, 2.30.7 and 2.32.3. Every function has two names: pnccl* (strong) and nccl* (weak, so that a
-// profiler may replace it). RONDO_NCCL_TWIN defines the second. Enums have a fixed underlying type, so that they can
+// profiler may replace it). RONDO_NCCL defines both. Enums have a fixed underlying type, so that they can
 // hold any number that a caller passes.
 #pragma once
 
@@ -216,127 +216,25 @@ typedef struct {
 
 }  // extern "C"
 
-// X(result, name, parameters): every function except ncclResetDebugInitInternal, which has only one name.
-#define RONDO_NCCL_FUNCTIONS(X)                                                                                        \
-  X(ncclResult_t, GetVersion, (int* version))                                                                          \
-  X(const char*, GetErrorString, (ncclResult_t result))                                                                \
-  X(const char*, GetLastError, (ncclComm_t comm))                                                                      \
-  X(void, ResetDebugInit, ())                                                                                          \
-  X(ncclResult_t, GetUniqueId, (ncclUniqueId * id))                                                                    \
-  X(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))                            \
-  X(ncclResult_t, CommInitRankConfig,                                                                                  \
-    (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                  \
-  X(ncclResult_t, CommInitRankScalable,                                                                                \
-    (ncclComm_t * comm, int nranks, int rank, int num_ids, ncclUniqueId* ids, ncclConfig_t* config))                   \
-  X(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int* devlist))                                     \
-  X(ncclResult_t, CommFinalize, (ncclComm_t comm))                                                                     \
-  X(ncclResult_t, CommDestroy, (ncclComm_t comm))                                                                      \
-  X(ncclResult_t, CommAbort, (ncclComm_t comm))                                                                        \
-  X(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))                                                            \
-  X(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config))            \
-  X(ncclResult_t, CommShrink,                                                                                          \
-    (ncclComm_t comm, int* excluded, int num_excluded, ncclComm_t* smaller, ncclConfig_t* config, int flags))          \
-  X(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId * id))                                               \
-  X(ncclResult_t, CommGrow,                                                                                            \
-    (ncclComm_t comm, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* larger, ncclConfig_t* config))         \
-  X(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t * error))                                          \
-  X(ncclResult_t, CommCount, (const ncclComm_t comm, int* count))                                                      \
-  X(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int* device))                                                  \
-  X(ncclResult_t, CommUserRank, (const ncclComm_t comm, int* rank))                                                    \
-  X(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t * properties))                           \
-  X(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))                                                           \
-  X(ncclResult_t, CommResume, (ncclComm_t comm))                                                                       \
-  X(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t * value))                           \
-  X(ncclResult_t, CommRegister, (const ncclComm_t comm, void* buffer, size_t bytes, void** handle))                    \
-  X(ncclResult_t, CommDeregister, (const ncclComm_t comm, void* handle))                                               \
-  X(ncclResult_t, CommWindowRegister, (ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window, int flags))  \
-  X(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))                                        \
-  X(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void** pointer))                               \
-  X(ncclResult_t, MemAlloc, (void** pointer, size_t bytes))                                                            \
-  X(ncclResult_t, MemFree, (void* pointer))                                                                            \
-  X(ncclResult_t, RedOpCreatePreMulSum,                                                                                \
-    (ncclRedOp_t * op, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm))           \
-  X(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))                                                     \
-  X(ncclResult_t, AllReduce,                                                                                           \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,                    \
-     cudaStream_t stream))                                                                                             \
-  X(ncclResult_t, Reduce,                                                                                              \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,          \
-     cudaStream_t stream))                                                                                             \
-  X(ncclResult_t, Bcast,                                                                                               \
-    (void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))                 \
-  X(ncclResult_t, Broadcast,                                                                                           \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))    \
-  X(ncclResult_t, AllGather,                                                                                           \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))              \
-  X(ncclResult_t, ReduceScatter,                                                                                       \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,                    \
-     cudaStream_t stream))                                                                                             \
-  X(ncclResult_t, AlltoAll,                                                                                            \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))              \
-  X(ncclResult_t, Gather,                                                                                              \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))    \
-  X(ncclResult_t, Scatter,                                                                                             \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))    \
-  X(ncclResult_t, Send,                                                                                                \
-    (const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))           \
-  X(ncclResult_t, Recv,                                                                                                \
-    (void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))                 \
-  X(ncclResult_t, AllReduceConfig,                                                                                     \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,                    \
-     cudaStream_t stream, const ncclCollConfig_t* config))                                                             \
-  X(ncclResult_t, ReduceConfig,                                                                                        \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,          \
-     cudaStream_t stream, const ncclCollConfig_t* config))                                                             \
-  X(ncclResult_t, BroadcastConfig,                                                                                     \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream,     \
-     const ncclCollConfig_t* config))                                                                                  \
-  X(ncclResult_t, AllGatherConfig,                                                                                     \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream,               \
-     const ncclCollConfig_t* config))                                                                                  \
-  X(ncclResult_t, ReduceScatterConfig,                                                                                 \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,                    \
-     cudaStream_t stream, const ncclCollConfig_t* config))                                                             \
-  X(ncclResult_t, AlltoAllConfig,                                                                                      \
-    (const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream,               \
-     const ncclCollConfig_t* config))                                                                                  \
-  X(ncclResult_t, GatherConfig,                                                                                        \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream,     \
-     const ncclCollConfig_t* config))                                                                                  \
-  X(ncclResult_t, ScatterConfig,                                                                                       \
-    (const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream,     \
-     const ncclCollConfig_t* config))                                                                                  \
-  X(ncclResult_t, GroupStart, ())                                                                                      \
-  X(ncclResult_t, GroupEnd, ())                                                                                        \
-  X(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))                                                            \
-  X(ncclResult_t, SetEncryption, (const ncclEncryptionConfig_t* config))                                               \
-  X(ncclResult_t, PutSignal,                                                                                           \
-    (const void* local, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset, int signal,   \
-     int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                                           \
-  X(ncclResult_t, Signal,                                                                                              \
-    (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                     \
-  X(ncclResult_t, WaitSignal, (int num, ncclWaitSignalDesc_t* signals, ncclComm_t comm, cudaStream_t stream))          \
-  X(ncclResult_t, ParamBind, (ncclParamHandle_t * handle, const char* key))                                            \
-  X(ncclResult_t, ParamGetI8, (ncclParamHandle_t handle, int8_t * value))                                              \
-  X(ncclResult_t, ParamGetI16, (ncclParamHandle_t handle, int16_t * value))                                            \
-  X(ncclResult_t, ParamGetI32, (ncclParamHandle_t handle, int32_t * value))                                            \
-  X(ncclResult_t, ParamGetI64, (ncclParamHandle_t handle, int64_t * value))                                            \
-  X(ncclResult_t, ParamGetU8, (ncclParamHandle_t handle, uint8_t * value))                                             \
-  X(ncclResult_t, ParamGetU16, (ncclParamHandle_t handle, uint16_t * value))                                           \
-  X(ncclResult_t, ParamGetU32, (ncclParamHandle_t handle, uint32_t * value))                                           \
-  X(ncclResult_t, ParamGetU64, (ncclParamHandle_t handle, uint64_t * value))                                           \
-  X(ncclResult_t, ParamGetStr, (ncclParamHandle_t handle, const char** value))                                         \
-  X(ncclResult_t, ParamGet, (ncclParamHandle_t handle, void* value, int capacity, int* length))                        \
-  X(ncclResult_t, ParamGetParameter, (const char* key, const char** value, int* length))                               \
-  X(ncclResult_t, ParamGetAllParameterKeys, (const char*** keys, int* num))                                            \
-  X(void, ParamDumpAll, (void))                                                                                        \
-  X(ncclTeam_t, TeamWorld, (ncclComm_t comm))                                                                          \
-  X(ncclTeam_t, TeamLsa, (ncclComm_t comm))                                                                            \
-  X(ncclTeam_t, TeamRail, (ncclComm_t comm))                                                                           \
-  X(ncclTeam_t, TeamCft, (ncclComm_t comm, ncclCftTeamMode_t mode))                                                    \
-  X(ncclTeam_t, TeamCftMultimem, (ncclComm_t comm))                                                                    \
-  X(int, TeamRankToWorld, (ncclComm_t comm, ncclTeam_t team, int rank))                                                \
-  X(int, TeamRankToLsa, (ncclComm_t comm, ncclTeam_t team, int rank))                                                  \
+// C(X, name, parameters, root, op): the collectives. Each has two forms, without and with a config, and the communicator
+// and the stream as further parameters. root, op: the parameters of these meanings, or what a call without them has.
+#define RONDO_NCCL_COLLECTIVES(C, X)                                                                               \
+  C(X, AllReduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op), 0, op)           \
+  C(X, Reduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root), root, op) \
+  C(X, Broadcast, (const void* in, void* out, size_t count, ncclDataType_t type, int root), root, ncclSum)         \
+  C(X, AllGather, (const void* in, void* out, size_t count, ncclDataType_t type), 0, ncclSum)                      \
+  C(X, ReduceScatter, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op), 0, op)       \
+  C(X, AlltoAll, (const void* in, void* out, size_t count, ncclDataType_t type), 0, ncclSum)                       \
+  C(X, Gather, (const void* in, void* out, size_t count, ncclDataType_t type, int root), root, ncclSum)            \
+  C(X, Scatter, (const void* in, void* out, size_t count, ncclDataType_t type, int root), root, ncclSum)
+#define RONDO_NCCL_LIST(...) __VA_ARGS__
+#define RONDO_NCCL_BOTH_FORMS(X, name, parameters, root, op)                                \
+  X(ncclResult_t, name, (RONDO_NCCL_LIST parameters, ncclComm_t comm, cudaStream_t stream)) \
+  X(ncclResult_t, name##Config,                                                             \
+    (RONDO_NCCL_LIST parameters, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config))
+
+// X(result, name, parameters): the functions of the device API that need a device.
+#define RONDO_NCCL_DEVICE_FUNCTIONS(X)                                                                                 \
   X(ncclResult_t, DevCommCreate,                                                                                       \
     (ncclComm_t comm, const ncclDevCommRequirements_t* requirements, ncclDevComm_t* device))                           \
   X(ncclResult_t, DevCommDestroy, (ncclComm_t comm, const ncclDevComm_t* device))                                      \
@@ -355,7 +253,6 @@ typedef struct {
   X(ncclResult_t, GinBarrierCreateRequirement,                                                                         \
     (ncclComm_t comm, ncclTeam_t team, int num, ncclGinBarrierHandle_t* handle,                                        \
      ncclDevResourceRequirements_t* requirement))                                                                      \
-  X(int, LLA2ACalcSlots, (int max_elems, int max_elem_bytes))                                                          \
   X(ncclResult_t, LLA2ACreateRequirement,                                                                              \
     (int num_blocks, int num_slots, ncclLLA2AHandle_t* handle, ncclDevResourceRequirements_t* requirement))            \
   X(ncclResult_t, GinOutboxCreateRequirement,                                                                          \
@@ -363,6 +260,88 @@ typedef struct {
   X(ncclResult_t, GinInboxA2ACreateRequirement,                                                                        \
     (ncclTeam_t peers, int num_blocks, int log2_bytes, ncclGinInboxA2AHandle_t* handle,                                \
      ncclDevResourceRequirements_t* requirement))
+
+// X(result, name, parameters): every function except ncclResetDebugInitInternal, which has only one name.
+#define RONDO_NCCL_FUNCTIONS(X)                                                                                       \
+  X(ncclResult_t, GetVersion, (int* version))                                                                         \
+  X(const char*, GetErrorString, (ncclResult_t result))                                                               \
+  X(const char*, GetLastError, (ncclComm_t comm))                                                                     \
+  X(void, ResetDebugInit, ())                                                                                         \
+  X(ncclResult_t, GetUniqueId, (ncclUniqueId * id))                                                                   \
+  X(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))                           \
+  X(ncclResult_t, CommInitRankConfig,                                                                                 \
+    (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                 \
+  X(ncclResult_t, CommInitRankScalable,                                                                               \
+    (ncclComm_t * comm, int nranks, int rank, int num_ids, ncclUniqueId* ids, ncclConfig_t* config))                  \
+  X(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int* devlist))                                    \
+  X(ncclResult_t, CommFinalize, (ncclComm_t comm))                                                                    \
+  X(ncclResult_t, CommDestroy, (ncclComm_t comm))                                                                     \
+  X(ncclResult_t, CommAbort, (ncclComm_t comm))                                                                       \
+  X(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))                                                           \
+  X(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config))           \
+  X(ncclResult_t, CommShrink,                                                                                         \
+    (ncclComm_t comm, int* excluded, int num_excluded, ncclComm_t* smaller, ncclConfig_t* config, int flags))         \
+  X(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId * id))                                              \
+  X(ncclResult_t, CommGrow,                                                                                           \
+    (ncclComm_t comm, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* larger, ncclConfig_t* config))        \
+  X(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t * error))                                         \
+  X(ncclResult_t, CommCount, (const ncclComm_t comm, int* count))                                                     \
+  X(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int* device))                                                 \
+  X(ncclResult_t, CommUserRank, (const ncclComm_t comm, int* rank))                                                   \
+  X(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t * properties))                          \
+  X(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))                                                          \
+  X(ncclResult_t, CommResume, (ncclComm_t comm))                                                                      \
+  X(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t * value))                          \
+  X(ncclResult_t, CommRegister, (const ncclComm_t comm, void* buffer, size_t bytes, void** handle))                   \
+  X(ncclResult_t, CommDeregister, (const ncclComm_t comm, void* handle))                                              \
+  X(ncclResult_t, CommWindowRegister, (ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window, int flags)) \
+  X(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))                                       \
+  X(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void** pointer))                              \
+  X(ncclResult_t, MemAlloc, (void** pointer, size_t bytes))                                                           \
+  X(ncclResult_t, MemFree, (void* pointer))                                                                           \
+  X(ncclResult_t, RedOpCreatePreMulSum,                                                                               \
+    (ncclRedOp_t * op, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm))          \
+  X(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))                                                    \
+  X(ncclResult_t, Bcast,                                                                                              \
+    (void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))                \
+  RONDO_NCCL_COLLECTIVES(RONDO_NCCL_BOTH_FORMS, X)                                                                    \
+  X(ncclResult_t, Send,                                                                                               \
+    (const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))          \
+  X(ncclResult_t, Recv,                                                                                               \
+    (void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))                \
+  X(ncclResult_t, GroupStart, ())                                                                                     \
+  X(ncclResult_t, GroupEnd, ())                                                                                       \
+  X(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))                                                           \
+  X(ncclResult_t, SetEncryption, (const ncclEncryptionConfig_t* config))                                              \
+  X(ncclResult_t, PutSignal,                                                                                          \
+    (const void* local, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset, int signal,  \
+     int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                                          \
+  X(ncclResult_t, Signal,                                                                                             \
+    (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                    \
+  X(ncclResult_t, WaitSignal, (int num, ncclWaitSignalDesc_t* signals, ncclComm_t comm, cudaStream_t stream))         \
+  X(ncclResult_t, ParamBind, (ncclParamHandle_t * handle, const char* key))                                           \
+  X(ncclResult_t, ParamGetI8, (ncclParamHandle_t handle, int8_t * value))                                             \
+  X(ncclResult_t, ParamGetI16, (ncclParamHandle_t handle, int16_t * value))                                           \
+  X(ncclResult_t, ParamGetI32, (ncclParamHandle_t handle, int32_t * value))                                           \
+  X(ncclResult_t, ParamGetI64, (ncclParamHandle_t handle, int64_t * value))                                           \
+  X(ncclResult_t, ParamGetU8, (ncclParamHandle_t handle, uint8_t * value))                                            \
+  X(ncclResult_t, ParamGetU16, (ncclParamHandle_t handle, uint16_t * value))                                          \
+  X(ncclResult_t, ParamGetU32, (ncclParamHandle_t handle, uint32_t * value))                                          \
+  X(ncclResult_t, ParamGetU64, (ncclParamHandle_t handle, uint64_t * value))                                          \
+  X(ncclResult_t, ParamGetStr, (ncclParamHandle_t handle, const char** value))                                        \
+  X(ncclResult_t, ParamGet, (ncclParamHandle_t handle, void* value, int capacity, int* length))                       \
+  X(ncclResult_t, ParamGetParameter, (const char* key, const char** value, int* length))                              \
+  X(ncclResult_t, ParamGetAllParameterKeys, (const char*** keys, int* num))                                           \
+  X(void, ParamDumpAll, (void))                                                                                       \
+  X(ncclTeam_t, TeamWorld, (ncclComm_t comm))                                                                         \
+  X(ncclTeam_t, TeamLsa, (ncclComm_t comm))                                                                           \
+  X(ncclTeam_t, TeamRail, (ncclComm_t comm))                                                                          \
+  X(ncclTeam_t, TeamCft, (ncclComm_t comm, ncclCftTeamMode_t mode))                                                   \
+  X(ncclTeam_t, TeamCftMultimem, (ncclComm_t comm))                                                                   \
+  X(int, TeamRankToWorld, (ncclComm_t comm, ncclTeam_t team, int rank))                                               \
+  X(int, TeamRankToLsa, (ncclComm_t comm, ncclTeam_t team, int rank))                                                 \
+  X(int, LLA2ACalcSlots, (int max_elems, int max_elem_bytes))                                                         \
+  RONDO_NCCL_DEVICE_FUNCTIONS(X)
 
 extern "C" {
 #define RONDO_NCCL_DECLARE(result, name, parameters)                    \
@@ -373,6 +352,7 @@ RONDO_NCCL_FUNCTIONS(RONDO_NCCL_DECLARE)
 __attribute__((visibility("default"))) void ncclResetDebugInitInternal();
 }
 
-// Use it in the file that defines pnccl##name.
-#define RONDO_NCCL_TWIN(name) \
-  extern "C" __attribute__((weak, alias("pnccl" #name), visibility("default"))) decltype(pnccl##name) nccl##name;
+// Defines a function under both of its names: RONDO_NCCL(ncclResult_t, GroupStart)() { ... }
+#define RONDO_NCCL(result, name)                                                                                  \
+  extern "C" __attribute__((weak, alias("pnccl" #name), visibility("default"))) decltype(pnccl##name) nccl##name; \
+  result pnccl##name

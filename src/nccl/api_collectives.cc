@@ -11,6 +11,9 @@
 namespace rondo::nccl {
 namespace {
 
+using enum Collective;
+constexpr Collective kAlltoAll = kAllToAll;  // NCCL's spelling
+
 ncclResult_t run(ncclComm_t handle, Call call, int dtype, int op = ncclSum, const ncclCollConfig_t* config = nullptr) {
   Group& group = Group::mine();
   auto comm = find_comm(handle);
@@ -43,75 +46,42 @@ Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residenc
 }  // namespace rondo::nccl
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
-using rondo::Collective;
 
-#define RONDO_NCCL_LIST(...) __VA_ARGS__
-// The two forms of a collective. `args`: those before comm and stream. `call`: shape and buffers.
-#define RONDO_NCCL_COLLECTIVE(name, args, call, dtype, op)                                     \
-  ncclResult_t pnccl##name(RONDO_NCCL_LIST args, ncclComm_t comm, cudaStream_t stream) {       \
-    return run(comm, {RONDO_NCCL_LIST call, stream}, dtype, op);                               \
-  }                                                                                            \
-  ncclResult_t pnccl##name##Config(RONDO_NCCL_LIST args, ncclComm_t comm, cudaStream_t stream, \
-                                   const ncclCollConfig_t* config) {                           \
-    return run(comm, {RONDO_NCCL_LIST call, stream}, dtype, op, config);                       \
-  }                                                                                            \
-  RONDO_NCCL_TWIN(name)                                                                        \
-  RONDO_NCCL_TWIN(name##Config)
+#define RONDO_NCCL_COLLECTIVE(X, name, parameters, root, op)                                           \
+  RONDO_NCCL(ncclResult_t, name)(RONDO_NCCL_LIST parameters, ncclComm_t comm, cudaStream_t stream) {   \
+    return run(comm, {{k##name, count, root}, in, out, stream}, type, op);                             \
+  }                                                                                                    \
+  RONDO_NCCL(ncclResult_t, name##Config)                                                               \
+  (RONDO_NCCL_LIST parameters, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) { \
+    return run(comm, {{k##name, count, root}, in, out, stream}, type, op, config);                     \
+  }
+RONDO_NCCL_COLLECTIVES(RONDO_NCCL_COLLECTIVE, )
+#undef RONDO_NCCL_COLLECTIVE
 
-// clang-format off
-RONDO_NCCL_COLLECTIVE(AllReduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op),
-                      ({Collective::kAllReduce, count}, in, out), type, op)
-RONDO_NCCL_COLLECTIVE(Reduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),
-                      ({Collective::kReduce, count, root}, in, out), type, op)
-RONDO_NCCL_COLLECTIVE(Broadcast, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
-                      ({Collective::kBroadcast, count, root}, in, out), type, ncclSum)
-RONDO_NCCL_COLLECTIVE(AllGather, (const void* in, void* out, size_t count, ncclDataType_t type),
-                      ({Collective::kAllGather, count}, in, out), type, ncclSum)
-RONDO_NCCL_COLLECTIVE(ReduceScatter, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op),
-                      ({Collective::kReduceScatter, count}, in, out), type, op)
-RONDO_NCCL_COLLECTIVE(AlltoAll, (const void* in, void* out, size_t count, ncclDataType_t type),
-                      ({Collective::kAllToAll, count}, in, out), type, ncclSum)
-RONDO_NCCL_COLLECTIVE(Gather, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
-                      ({Collective::kGather, count, root}, in, out), type, ncclSum)
-RONDO_NCCL_COLLECTIVE(Scatter, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
-                      ({Collective::kScatter, count, root}, in, out), type, ncclSum)
-// clang-format on
-
-ncclResult_t pncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                        cudaStream_t stream) {
-  return run(comm, {{Collective::kBroadcast, count, root}, buffer, buffer, stream}, type);
+RONDO_NCCL(ncclResult_t, Bcast)
+(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+  return run(comm, {{kBroadcast, count, root}, buffer, buffer, stream}, type);
 }
-ncclResult_t pncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return run(comm, {{Collective::kSend, count, peer}, buffer, nullptr, stream}, type);
+RONDO_NCCL(ncclResult_t, Send)
+(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return run(comm, {{kSend, count, peer}, buffer, nullptr, stream}, type);
 }
-ncclResult_t pncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return run(comm, {{Collective::kRecv, count, peer}, nullptr, buffer, stream}, type);
+RONDO_NCCL(ncclResult_t, Recv)
+(void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return run(comm, {{kRecv, count, peer}, nullptr, buffer, stream}, type);
 }
 
-ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
-                                       ncclScalarResidence_t residence, ncclComm_t handle) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  return report(create_premul(op, scalar, type, residence, **comm), comm->get());
+RONDO_NCCL(ncclResult_t, RedOpCreatePreMulSum)
+(ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t handle) {
+  return on_comm(handle, [&](Comm& comm) { return create_premul(op, scalar, type, residence, comm); });
 }
 
-ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (op >= 0 && op < ncclNumOps)
-    return report(bad_argument(fmt::format("op is {}: NCCL's own operators cannot be destroyed", static_cast<int>(op))),
-                  comm->get());
-  if ((*comm)->operators.erase(op) == 0)
-    return report(bad_argument(fmt::format("op is {}: not an operator of this communicator, or already destroyed",
-                                           static_cast<int>(op))),
-                  comm->get());
-  return ncclSuccess;
+RONDO_NCCL(ncclResult_t, RedOpDestroy)(ncclRedOp_t op, ncclComm_t handle) {
+  return on_comm(handle, [op](Comm& comm) -> Status {
+    if (op >= 0 && op < ncclNumOps)
+      return bad_argument(fmt::format("op is {}: NCCL's own operators cannot be destroyed", static_cast<int>(op)));
+    if (comm.operators.erase(op) != 0) return {};
+    return bad_argument(
+        fmt::format("op is {}: not an operator of this communicator, or already destroyed", static_cast<int>(op)));
+  });
 }
-
-RONDO_NCCL_TWIN(Bcast)
-RONDO_NCCL_TWIN(Send)
-RONDO_NCCL_TWIN(Recv)
-RONDO_NCCL_TWIN(RedOpCreatePreMulSum)
-RONDO_NCCL_TWIN(RedOpDestroy)

@@ -15,12 +15,12 @@ namespace {
 // Returns a number that is known once the communicator is made.
 template <class Read>
 ncclResult_t ask(ncclComm_t handle, int* to, const char* name, Read&& read) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (to == nullptr) return report(null_argument(name), comm->get());
-  if ((*comm)->inner() == nullptr) return report((*comm)->ready(), comm->get());
-  *to = read(**comm);
-  return ncclSuccess;
+  return on_comm(handle, [&](Comm& comm) -> Status {
+    if (to == nullptr) return null_argument(name);
+    if (comm.inner() == nullptr) return comm.ready();
+    *to = read(comm);
+    return {};
+  });
 }
 
 Status read_properties(Comm& comm, ncclCommProperties_t* to) {
@@ -56,102 +56,87 @@ Status set_suspended(Comm& comm, bool suspend, int flags) {
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 
-ncclResult_t pncclGetVersion(int* version) {
+RONDO_NCCL(ncclResult_t, GetVersion)(int* version) {
   if (version == nullptr) return report(null_argument("version"));
   *version = kPresentedVersion;
   return ncclSuccess;
 }
 
-const char* pncclGetErrorString(ncclResult_t result) { return result_text(result); }
+RONDO_NCCL(const char*, GetErrorString)(ncclResult_t result) { return result_text(result); }
 
-const char* pncclGetLastError(ncclComm_t handle) {
+RONDO_NCCL(const char*, GetLastError)(ncclComm_t handle) {
   const std::shared_ptr<Comm> comm = handle != nullptr ? process().find(handle) : nullptr;
   return last_error(comm != nullptr && comm->made_here ? comm.get() : nullptr);
 }
 
-void pncclResetDebugInit() { process().reset_log(); }
+RONDO_NCCL(void, ResetDebugInit)() { process().reset_log(); }
 void ncclResetDebugInitInternal() { process().reset_log(); }
 
-ncclResult_t pncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (error == nullptr) return report(null_argument("asyncError"), comm->get());
-  const rondo::Status s = (*comm)->async_error();
-  if (s.code() == rondo::StatusCode::kInProgress) *error = ncclInProgress;
-  else *error = report_again(s, comm->get());
-  return ncclSuccess;
+RONDO_NCCL(ncclResult_t, CommGetAsyncError)(ncclComm_t handle, ncclResult_t* error) {
+  return on_comm(handle, [error](Comm& comm) -> Status {
+    if (error == nullptr) return null_argument("asyncError");
+    *error = report_again(comm.async_error(), &comm);
+    return {};
+  });
 }
 
-ncclResult_t pncclCommCount(const ncclComm_t comm, int* count) {
+RONDO_NCCL(ncclResult_t, CommCount)(const ncclComm_t comm, int* count) {
   return ask(comm, count, "count", [](const Comm& c) { return c.inner()->size(); });
 }
-ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank) {
+RONDO_NCCL(ncclResult_t, CommUserRank)(const ncclComm_t comm, int* rank) {
   return ask(comm, rank, "rank", [](const Comm& c) { return c.inner()->rank(); });
 }
-ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device) {
+RONDO_NCCL(ncclResult_t, CommCuDevice)(const ncclComm_t comm, int* device) {
   return ask(comm, device, "device", [](const Comm& c) { return c.device; });
 }
 
-ncclResult_t pncclCommQueryProperties(ncclComm_t handle, ncclCommProperties_t* properties) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  return report(read_properties(**comm, properties), comm->get());
+RONDO_NCCL(ncclResult_t, CommQueryProperties)(ncclComm_t handle, ncclCommProperties_t* properties) {
+  return on_comm(handle, [properties](Comm& comm) { return read_properties(comm, properties); });
 }
 
-ncclResult_t pncclCommSuspend(ncclComm_t handle, int flags) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  return report(set_suspended(**comm, true, flags), comm->get());
+RONDO_NCCL(ncclResult_t, CommSuspend)(ncclComm_t handle, int flags) {
+  return on_comm(handle, [flags](Comm& comm) { return set_suspended(comm, true, flags); });
 }
-ncclResult_t pncclCommResume(ncclComm_t handle) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  return report(set_suspended(**comm, false, 0), comm->get());
+RONDO_NCCL(ncclResult_t, CommResume)(ncclComm_t handle) {
+  return on_comm(handle, [](Comm& comm) { return set_suspended(comm, false, 0); });
 }
 
 // All statistics are about GPU memory. A communicator of host memory has none. Memory of connections is freed only with
 // the communicator.
-ncclResult_t pncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (value == nullptr) return report(null_argument("value"), comm->get());
-  switch (static_cast<int>(stat)) {
-    case ncclStatGpuMemSuspended: *value = (*comm)->suspended.load() ? 1 : 0; return ncclSuccess;
-    case ncclStatGpuMemSuspend: *value = 0; return ncclSuccess;
-    case ncclStatGpuMemPersist:
-    case ncclStatGpuMemTotal: {
-      rondo::Communicator* inner = (*comm)->inner();
-      *value = inner != nullptr ? inner->device_bytes() : 0;
-      return ncclSuccess;
-    }
-    default:
-      return report(bad_argument(fmt::format("stat is {}: expected 0 to 3", static_cast<int>(stat))), comm->get());
-  }
+RONDO_NCCL(ncclResult_t, CommMemStats)(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
+  return on_comm(handle, [stat, value](Comm& comm) -> Status {
+    if (value == nullptr) return null_argument("value");
+    if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
+      return bad_argument(fmt::format("stat is {}: expected 0 to 3", static_cast<int>(stat)));
+    if (stat == ncclStatGpuMemSuspended) *value = comm.suspended.load() ? 1 : 0;
+    else *value = stat != ncclStatGpuMemSuspend && comm.inner() != nullptr ? comm.inner()->device_bytes() : 0;
+    return {};
+  });
 }
 
-ncclResult_t pncclGroupStart() {
+RONDO_NCCL(ncclResult_t, GroupStart)() {
   Group::mine().start();
   return ncclSuccess;
 }
 
-ncclResult_t pncclGroupEnd() {
-  const rondo::Status s = Group::mine().end();
+RONDO_NCCL(ncclResult_t, GroupEnd)() {
+  const Status s = Group::mine().end();
   return report(s, Group::mine().ended_version());
 }
 
-ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
+RONDO_NCCL(ncclResult_t, GroupSimulateEnd)(ncclSimInfo_t* info) {
   constexpr size_t kLeastBytes = offsetof(ncclSimInfo_t, estimatedTime) + sizeof info->estimatedTime;
   if (info != nullptr && (info->magic != NCCL_SIM_MAGIC || info->size < kLeastBytes))
     return report(Group::mine().fail(bad_argument("simInfo: begin with NCCL_SIM_INFO_INITIALIZER")));
   double us = 0;
-  const rondo::Status s = Group::mine().simulate(&us);
+  const Status s = Group::mine().simulate(&us);
   if (s.ok() && info != nullptr) info->estimatedTime = static_cast<float>(us);
   return report(s);
 }
 
 constexpr size_t kLeastPskBytes = 32;  // as in NCCL
 
-ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
+RONDO_NCCL(ncclResult_t, SetEncryption)(const ncclEncryptionConfig_t* config) {
   if (config == nullptr) return report(null_argument("config"));
   if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
     return report(bad_argument("config: begin with NCCL_ENCRYPTION_CONFIG_INITIALIZER"));
@@ -171,20 +156,3 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
   rondo::set_encryption(rondo::Encryption{true, psk});
   return ncclSuccess;
 }
-
-RONDO_NCCL_TWIN(GetVersion)
-RONDO_NCCL_TWIN(GetErrorString)
-RONDO_NCCL_TWIN(GetLastError)
-RONDO_NCCL_TWIN(ResetDebugInit)
-RONDO_NCCL_TWIN(CommGetAsyncError)
-RONDO_NCCL_TWIN(CommCount)
-RONDO_NCCL_TWIN(CommUserRank)
-RONDO_NCCL_TWIN(CommCuDevice)
-RONDO_NCCL_TWIN(CommQueryProperties)
-RONDO_NCCL_TWIN(CommSuspend)
-RONDO_NCCL_TWIN(CommResume)
-RONDO_NCCL_TWIN(CommMemStats)
-RONDO_NCCL_TWIN(GroupStart)
-RONDO_NCCL_TWIN(GroupEnd)
-RONDO_NCCL_TWIN(GroupSimulateEnd)
-RONDO_NCCL_TWIN(SetEncryption)

@@ -1,10 +1,10 @@
 // ncclGetUniqueId, ncclCommInit*, and the end of communicators.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "nccl/abi.h"
-#include "nccl/comm_hash.h"
 #include "nccl/group.h"
 #include "nccl/memory.h"
 #include "nccl/process.h"
@@ -28,7 +28,7 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
   if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
   process().announce();
   auto comm = Comm::create(std::move(own));
-  comm->hash = hash_of_id(id);
+  comm->hash = hash_of_id(rondo_id(id));
   publish(out, comm->handle);  // before it is made, so that another thread can abort the creation
   const auto run = [comm, nranks, id, rank]() -> Status {
     UniqueId meet = rondo_id(id);
@@ -50,13 +50,6 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
   return Group::mine().add(Setup{comm, nullptr, out, run});
 }
 
-ncclResult_t reported_init(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
-  Group& group = Group::mine();
-  Status s = init_rank(out, nranks, id, rank, config);
-  if (!s.ok() && s.code() != StatusCode::kInProgress) (void)group.fail(s);
-  return report(s, group.ended_version());
-}
-
 Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   if (out == nullptr) return null_argument("comm");
   if (ndev < 1 || ndev > kMostRanks) return bad_argument(fmt::format("ndev is {}: expected 1 to {}", ndev, kMostRanks));
@@ -69,7 +62,8 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   for (int i = 0; how.memory == Memory::kCuda && i < ndev; ++i)
     how.devices.push_back(devices != nullptr ? devices[i] : i);
   RONDO_TRY_ASSIGN(auto made, Communicator::init_all(ndev, how));
-  const uint64_t hash = new_hash();
+  static std::atomic<uint64_t> num_calls{0};
+  const uint64_t hash = hash_of_child(reinterpret_cast<uintptr_t>(&num_calls), num_calls.fetch_add(1), 0);
   for (int i = 0; i < ndev; ++i) {
     auto comm = Comm::create(CommConfig());
     comm->device = devices != nullptr ? devices[i] : i;
@@ -80,15 +74,15 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   return {};
 }
 
-Status finalize(const std::shared_ptr<Comm>& comm) {
-  if (comm->revoked.load()) return bad_usage("the communicator was revoked: destroy it without ncclCommFinalize");
-  if (comm->finalized.load()) return bad_argument("the communicator was already finalized");
-  RONDO_TRY(comm->ready());
-  return Group::mine().add(Setup{nullptr, comm, nullptr, [comm]() -> Status {
-                                   if (comm->finalized.exchange(true))
-                                     return bad_argument("the communicator was already finalized");
-                                   return comm->inner()->finalize();
-                                 }});
+Status finalize(Comm& comm) {
+  if (comm.revoked.load()) return bad_usage("the communicator was revoked: destroy it without ncclCommFinalize");
+  if (comm.finalized.load()) return bad_argument("the communicator was already finalized");
+  RONDO_TRY(comm.ready());
+  const auto run = [&comm]() -> Status {
+    if (comm.finalized.exchange(true)) return bad_argument("the communicator was already finalized");
+    return comm.inner()->finalize();
+  };
+  return Group::mine().add(Setup{nullptr, comm.shared_from_this(), nullptr, run});
 }
 
 // A forked child drops its copy of a handle and does not touch its parent's communicator.
@@ -100,12 +94,12 @@ bool drop_of_parent(ncclComm_t handle) {
 }
 
 // Waits only for this rank's work. Other ranks, also in this thread, may end theirs later.
-void destroy(const std::shared_ptr<Comm>& comm) {
-  comm->wait_for_job();
-  Communicator* inner = comm->inner();
-  if (inner != nullptr && !comm->finalized.load() && !comm->revoked.load())
+void destroy(Comm& comm) {
+  comm.wait_for_job();
+  Communicator* inner = comm.inner();
+  if (inner != nullptr && !comm.finalized.load() && !comm.revoked.load())
     if (const Status s = inner->finalize(); !s.ok()) process().log().info(s.to_string());
-  process().remove(comm->handle);
+  process().remove(comm.handle);
 }
 
 }  // namespace
@@ -113,7 +107,7 @@ void destroy(const std::shared_ptr<Comm>& comm) {
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 
-ncclResult_t pncclGetUniqueId(ncclUniqueId* id) {
+RONDO_NCCL(ncclResult_t, GetUniqueId)(ncclUniqueId* id) {
   if (id == nullptr) return report(null_argument("uniqueId"));
   process().announce();
   const bool at_place = !process().environment().comm_id.empty();
@@ -122,77 +116,61 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* id) {
   return report(made.status());
 }
 
-ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
-  return reported_init(comm, nranks, id, rank, nullptr);
+RONDO_NCCL(ncclResult_t, CommInitRank)(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
+  return report_in_group(init_rank(comm, nranks, id, rank, nullptr));
 }
 
-ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  return reported_init(comm, nranks, id, rank, config);
+RONDO_NCCL(ncclResult_t, CommInitRankConfig)
+(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  return report_in_group(init_rank(comm, nranks, id, rank, config));
 }
 
 // One rendezvous, the first id's, serves every number of ranks. The other ids are not used.
-ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int num_ids, ncclUniqueId* ids,
-                                       ncclConfig_t* config) {
-  if (ids == nullptr || num_ids < 1 || num_ids > nranks)
-    return report(Group::mine().fail(ids == nullptr
-                                         ? null_argument("commIds")
-                                         : bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks))));
-  return reported_init(comm, nranks, ids[0], rank, config);
+RONDO_NCCL(ncclResult_t, CommInitRankScalable)
+(ncclComm_t* comm, int nranks, int rank, int num_ids, ncclUniqueId* ids, ncclConfig_t* config) {
+  if (ids == nullptr) return report_in_group(null_argument("commIds"));
+  if (num_ids < 1 || num_ids > nranks)
+    return report_in_group(bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks)));
+  return report_in_group(init_rank(comm, nranks, ids[0], rank, config));
 }
 
-ncclResult_t pncclCommInitAll(ncclComm_t* comms, int ndev, const int* devices) {
+RONDO_NCCL(ncclResult_t, CommInitAll)(ncclComm_t* comms, int ndev, const int* devices) {
   return report(init_all(comms, ndev, devices));
 }
 
-ncclResult_t pncclCommFinalize(ncclComm_t handle) {
+RONDO_NCCL(ncclResult_t, CommFinalize)(ncclComm_t handle) {
   if (handle == nullptr) return ncclSuccess;
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(Group::mine().fail(comm.status()));
-  const rondo::Status s = finalize(*comm);
-  if (!s.ok() && s.code() != rondo::StatusCode::kInProgress) (void)Group::mine().fail(s);
-  return report(s, comm->get());
+  return on_comm_in_group(handle, finalize);
 }
 
-ncclResult_t pncclCommDestroy(ncclComm_t handle) {
+RONDO_NCCL(ncclResult_t, CommDestroy)(ncclComm_t handle) {
   if (handle == nullptr || drop_of_parent(handle)) return ncclSuccess;
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  Group::mine().add_last([c = *comm] { destroy(c); });
-  return ncclSuccess;
+  return on_comm(handle, [](Comm& comm) {
+    Group::mine().add_last([c = comm.shared_from_this()] { destroy(*c); });
+    return Status();
+  });
 }
 
-ncclResult_t pncclCommAbort(ncclComm_t handle) {
+RONDO_NCCL(ncclResult_t, CommAbort)(ncclComm_t handle) {
   if (handle == nullptr || drop_of_parent(handle)) return ncclSuccess;
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  (*comm)->abort();
-  (*comm)->wait_for_job();
-  process().remove(handle);
-  return ncclSuccess;
+  return on_comm(handle, [handle](Comm& comm) {
+    comm.abort();
+    comm.wait_for_job();
+    process().remove(handle);
+    return Status();
+  });
 }
 
 // In NCCL a flag would stop this rank's own kernels. rondo's abort also informs the other ranks, even if they have not
 // revoked theirs yet.
-ncclResult_t pncclCommRevoke(ncclComm_t handle, int flags) {
+RONDO_NCCL(ncclResult_t, CommRevoke)(ncclComm_t handle, int flags) {
   if (handle == nullptr) return ncclSuccess;
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (flags != NCCL_REVOKE_DEFAULT)
-    return report(bad_argument(fmt::format("revokeFlags is {}: expected 0", flags)), comm->get());
-  rondo::Communicator* inner = (*comm)->inner();
-  if (inner == nullptr) return report((*comm)->ready(), comm->get());
-  (*comm)->revoked.store(true);
-  inner->abort();
-  (*comm)->wait_for_job();
-  return ncclSuccess;
+  return on_comm(handle, [flags](Comm& comm) -> Status {
+    if (flags != NCCL_REVOKE_DEFAULT) return bad_argument(fmt::format("revokeFlags is {}: expected 0", flags));
+    if (comm.inner() == nullptr) return comm.ready();
+    comm.revoked.store(true);
+    comm.inner()->abort();
+    comm.wait_for_job();
+    return {};
+  });
 }
-
-RONDO_NCCL_TWIN(GetUniqueId)
-RONDO_NCCL_TWIN(CommInitRank)
-RONDO_NCCL_TWIN(CommInitRankConfig)
-RONDO_NCCL_TWIN(CommInitRankScalable)
-RONDO_NCCL_TWIN(CommInitAll)
-RONDO_NCCL_TWIN(CommFinalize)
-RONDO_NCCL_TWIN(CommDestroy)
-RONDO_NCCL_TWIN(CommAbort)
-RONDO_NCCL_TWIN(CommRevoke)

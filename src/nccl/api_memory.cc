@@ -11,10 +11,15 @@
 namespace rondo::nccl {
 namespace {
 
-Status no_window(const char* name) {
-  return bad_usage(std::string(name) +
-                   ": rondo does not support windows, which give other ranks' kernels access to device memory; use "
-                   "collectives or ncclSend and ncclRecv");
+// `out`: destination of the result, or nullptr.
+template <class T>
+ncclResult_t no_window(ncclComm_t handle, const char* name, T* out) {
+  return on_comm(handle, [=](Comm&) {
+    if (out != nullptr) *out = nullptr;
+    return bad_usage(std::string(name) +
+                     ": rondo does not support windows, which give other ranks' kernels access to device memory; use "
+                     "collectives or ncclSend and ncclRecv");
+  });
 }
 
 }  // namespace
@@ -22,7 +27,7 @@ Status no_window(const char* name) {
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 
-ncclResult_t pncclMemAlloc(void** pointer, size_t bytes) {
+RONDO_NCCL(ncclResult_t, MemAlloc)(void** pointer, size_t bytes) {
   if (pointer == nullptr) return report(null_argument("ptr"));
   *pointer = nullptr;
   if (bytes == 0) return ncclSuccess;
@@ -31,57 +36,37 @@ ncclResult_t pncclMemAlloc(void** pointer, size_t bytes) {
   return report(made.status());
 }
 
-ncclResult_t pncclMemFree(void* pointer) { return report(free_memory(pointer)); }
+RONDO_NCCL(ncclResult_t, MemFree)(void* pointer) { return report(free_memory(pointer)); }
 
-ncclResult_t pncclCommRegister(const ncclComm_t handle, void* buffer, size_t bytes, void** registration) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (buffer == nullptr || registration == nullptr)
-    return report(null_argument(buffer == nullptr ? "buff" : "handle"), comm->get());
-  if (bytes == 0) return report(bad_argument("size is 0"), comm->get());
-  if (const rondo::Status s = (*comm)->ready(); !s.ok()) return report(s, comm->get());
-  auto own = std::make_unique<Registration>(Registration{buffer, bytes});
-  *registration = own.get();
-  (*comm)->registrations.emplace(own.get(), std::move(own));
-  return ncclSuccess;
+RONDO_NCCL(ncclResult_t, CommRegister)(const ncclComm_t handle, void* buffer, size_t bytes, void** registration) {
+  return on_comm(handle, [=](Comm& comm) -> Status {
+    if (buffer == nullptr || registration == nullptr) return null_argument(buffer == nullptr ? "buff" : "handle");
+    if (bytes == 0) return bad_argument("size is 0");
+    RONDO_TRY(comm.ready());
+    auto own = std::make_unique<char>();
+    *registration = own.get();
+    comm.registrations.emplace(own.get(), std::move(own));
+    return {};
+  });
 }
 
-ncclResult_t pncclCommDeregister(const ncclComm_t handle, void* registration) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (registration == nullptr) return ncclSuccess;
-  if ((*comm)->registrations.erase(registration) == 0)
-    return report(bad_argument("handle is not from this communicator's ncclCommRegister, or was already deregistered"),
-                  comm->get());
-  return ncclSuccess;
+RONDO_NCCL(ncclResult_t, CommDeregister)(const ncclComm_t handle, void* registration) {
+  return on_comm(handle, [registration](Comm& comm) -> Status {
+    if (registration == nullptr || comm.registrations.erase(registration) != 0) return {};
+    return bad_argument("handle is not from this communicator's ncclCommRegister, or was already deregistered");
+  });
 }
 
-ncclResult_t pncclCommWindowRegister(ncclComm_t handle, void*, size_t, ncclWindow_t* window, int) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (window != nullptr) *window = nullptr;
-  return report(no_window("ncclCommWindowRegister"), comm->get());
+RONDO_NCCL(ncclResult_t, CommWindowRegister)(ncclComm_t handle, void*, size_t, ncclWindow_t* window, int) {
+  return no_window(handle, "ncclCommWindowRegister", window);
 }
 
 // NULL is the result of ncclCommWindowRegister here.
-ncclResult_t pncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (window == nullptr) return ncclSuccess;
-  return report(no_window("ncclCommWindowDeregister"), comm->get());
+RONDO_NCCL(ncclResult_t, CommWindowDeregister)(ncclComm_t handle, ncclWindow_t window) {
+  if (window == nullptr) return on_comm(handle, [](Comm&) { return Status(); });
+  return no_window<void*>(handle, "ncclCommWindowDeregister", nullptr);
 }
 
-ncclResult_t pncclWinGetUserPtr(ncclComm_t handle, ncclWindow_t, void** pointer) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (pointer != nullptr) *pointer = nullptr;
-  return report(no_window("ncclWinGetUserPtr"), comm->get());
+RONDO_NCCL(ncclResult_t, WinGetUserPtr)(ncclComm_t handle, ncclWindow_t, void** pointer) {
+  return no_window(handle, "ncclWinGetUserPtr", pointer);
 }
-
-RONDO_NCCL_TWIN(MemAlloc)
-RONDO_NCCL_TWIN(MemFree)
-RONDO_NCCL_TWIN(CommRegister)
-RONDO_NCCL_TWIN(CommDeregister)
-RONDO_NCCL_TWIN(CommWindowRegister)
-RONDO_NCCL_TWIN(CommWindowDeregister)
-RONDO_NCCL_TWIN(WinGetUserPtr)

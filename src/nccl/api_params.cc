@@ -20,12 +20,6 @@ const char* key_of(ncclParamHandle_t handle) {
   return nullptr;
 }
 
-const char* const* find_key(const char* name) {
-  for (const char* const* key = kParameterKeys; *key != nullptr; ++key)
-    if (std::strcmp(*key, name) == 0) return key;
-  return nullptr;
-}
-
 // Empty if the variable is not set.
 std::string value_of(const char* key) {
   if (std::strcmp(key, kIgnoredKey) == 0) return process().environment().ignored_text();
@@ -58,25 +52,25 @@ ncclResult_t get_number(ncclParamHandle_t handle, Number* to) {
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 
-ncclResult_t pncclParamBind(ncclParamHandle_t* handle, const char* key) {
+RONDO_NCCL(ncclResult_t, ParamBind)(ncclParamHandle_t* handle, const char* key) {
   if (handle == nullptr || key == nullptr) return report(null_argument(handle == nullptr ? "out" : "key"));
-  const char* const* found = find_key(key);
+  const char* const* found = find_parameter(key);
   if (found == nullptr)
     return report(bad_argument(fmt::format("'{}' is not a parameter (ncclParamGetAllParameterKeys lists them)", key)));
   *handle = reinterpret_cast<ncclParamHandle_t>(const_cast<const char**>(found));
   return ncclSuccess;
 }
 
-ncclResult_t pncclParamGetI8(ncclParamHandle_t h, int8_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetI16(ncclParamHandle_t h, int16_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetI32(ncclParamHandle_t h, int32_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetI64(ncclParamHandle_t h, int64_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetU8(ncclParamHandle_t h, uint8_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetU16(ncclParamHandle_t h, uint16_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t* value) { return get_number(h, value); }
-ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetI8)(ncclParamHandle_t h, int8_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetI16)(ncclParamHandle_t h, int16_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetI32)(ncclParamHandle_t h, int32_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetI64)(ncclParamHandle_t h, int64_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetU8)(ncclParamHandle_t h, uint8_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetU16)(ncclParamHandle_t h, uint16_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetU32)(ncclParamHandle_t h, uint32_t* value) { return get_number(h, value); }
+RONDO_NCCL(ncclResult_t, ParamGetU64)(ncclParamHandle_t h, uint64_t* value) { return get_number(h, value); }
 
-ncclResult_t pncclParamGetStr(ncclParamHandle_t handle, const char** value) {
+RONDO_NCCL(ncclResult_t, ParamGetStr)(ncclParamHandle_t handle, const char** value) {
   auto text = read(handle, value);
   if (!text.ok()) return report(text.status());
   thread_local std::string kept;
@@ -85,7 +79,7 @@ ncclResult_t pncclParamGetStr(ncclParamHandle_t handle, const char** value) {
   return ncclSuccess;
 }
 
-ncclResult_t pncclParamGet(ncclParamHandle_t handle, void* value, int capacity, int* length) {
+RONDO_NCCL(ncclResult_t, ParamGet)(ncclParamHandle_t handle, void* value, int capacity, int* length) {
   auto text = read(handle, value);
   if (!text.ok()) return report(text.status());
   const size_t bytes = text->size() + 1;  // with the final 0
@@ -96,9 +90,9 @@ ncclResult_t pncclParamGet(ncclParamHandle_t handle, void* value, int capacity, 
   return ncclSuccess;
 }
 
-ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* length) {
+RONDO_NCCL(ncclResult_t, ParamGetParameter)(const char* key, const char** value, int* length) {
   if (key == nullptr || value == nullptr) return report(null_argument(key == nullptr ? "key" : "value"));
-  if (find_key(key) == nullptr) return report(bad_argument(fmt::format("'{}' is not a parameter", key)));
+  if (find_parameter(key) == nullptr) return report(bad_argument(fmt::format("'{}' is not a parameter", key)));
   thread_local std::string kept;
   kept = value_of(key);
   *value = kept.c_str();
@@ -106,7 +100,7 @@ ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* le
   return ncclSuccess;
 }
 
-ncclResult_t pncclParamGetAllParameterKeys(const char*** keys, int* num) {
+RONDO_NCCL(ncclResult_t, ParamGetAllParameterKeys)(const char*** keys, int* num) {
   if (keys == nullptr || num == nullptr) return report(null_argument(keys == nullptr ? "table" : "tableLen"));
   *keys = const_cast<const char**>(kParameterKeys);
   *num = 0;
@@ -114,22 +108,7 @@ ncclResult_t pncclParamGetAllParameterKeys(const char*** keys, int* num) {
   return ncclSuccess;
 }
 
-void pncclParamDumpAll() {
+RONDO_NCCL(void, ParamDumpAll)() {
   for (const char* const* key = kParameterKeys; *key != nullptr; ++key)
     process().log().always(fmt::format("{} = '{}'", *key, value_of(*key)));
 }
-
-RONDO_NCCL_TWIN(ParamBind)
-RONDO_NCCL_TWIN(ParamGetI8)
-RONDO_NCCL_TWIN(ParamGetI16)
-RONDO_NCCL_TWIN(ParamGetI32)
-RONDO_NCCL_TWIN(ParamGetI64)
-RONDO_NCCL_TWIN(ParamGetU8)
-RONDO_NCCL_TWIN(ParamGetU16)
-RONDO_NCCL_TWIN(ParamGetU32)
-RONDO_NCCL_TWIN(ParamGetU64)
-RONDO_NCCL_TWIN(ParamGetStr)
-RONDO_NCCL_TWIN(ParamGet)
-RONDO_NCCL_TWIN(ParamGetParameter)
-RONDO_NCCL_TWIN(ParamGetAllParameterKeys)
-RONDO_NCCL_TWIN(ParamDumpAll)

@@ -2,12 +2,15 @@
 // other ranks, so in a group each rank of this process gets a thread (Group).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "api/communicator_impl.h"
 #include "nccl/abi.h"
-#include "nccl/comm_hash.h"
 #include "nccl/group.h"
-#include "nccl/memory.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 
@@ -24,11 +27,21 @@ Expected<Config> config_of(const Comm& child) {
   Config how;
   RONDO_TRY_ASSIGN(how.settings, settings_of(child.config));
   how.abort = child.token;
-  if (child.inner() == nullptr && child.memory == Memory::kCuda) {
+  if (child.memory == Memory::kCuda) {
     how.memory = child.memory;
     how.device = child.device;
   }
   return how;
+}
+
+// Makes a child's handle before its communicator, so that another thread can abort the call.
+std::shared_ptr<Comm> make_child(const Comm& parent, CommConfig config, uint64_t hash, ncclComm_t* out) {
+  auto child = Comm::create(std::move(config));
+  child->device = parent.device;
+  child->memory = parent.memory;
+  child->hash = hash;
+  publish(out, child->handle);
+  return child;
 }
 
 // For a revoked parent, whose connections are closed: the ranks meet as after a failure, then split.
@@ -41,126 +54,83 @@ Expected<std::unique_ptr<Communicator>> split_revoked(Communicator& parent, int 
   return all->split(colour, key, how);
 }
 
-Status split(const std::shared_ptr<Comm>& parent, int colour, int key, ncclComm_t* out, const ncclConfig_t* config) {
+Status split(Comm& parent, int colour, int key, ncclComm_t* out, const ncclConfig_t* config) {
   if (out == nullptr) return null_argument("newcomm");
-  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
+  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
   if (colour < 0 && colour != NCCL_SPLIT_NOCOLOR)
     return bad_argument(fmt::format("color is {}: expected 0 or more, or NCCL_SPLIT_NOCOLOR", colour));
-  if (!parent->revoked.load()) RONDO_TRY(parent->usable());
-  else RONDO_TRY(parent->ready());
-  const uint64_t hash = hash_of_child(parent->hash, ++parent->num_children, colour);
+  if (!parent.revoked.load()) RONDO_TRY(parent.usable());
+  else RONDO_TRY(parent.ready());
+  const uint64_t hash = hash_of_child(parent.hash, ++parent.num_children, colour);
   publish(out, nullptr);
   std::shared_ptr<Comm> child;
-  if (colour != NCCL_SPLIT_NOCOLOR) {
-    child = Comm::create(std::move(own));
-    child->device = parent->device;
-    child->memory = parent->memory;
-    child->hash = hash;
-    publish(out, child->handle);
-  }
-  const auto run = [parent, child, colour, key]() -> Status {
-    Communicator& from = *parent->inner();
+  if (colour != NCCL_SPLIT_NOCOLOR) child = make_child(parent, std::move(own), hash, out);
+  const auto run = [&parent, child, colour, key]() -> Status {
+    Communicator& from = *parent.inner();
     Config how;
     if (child != nullptr) {
       RONDO_TRY_ASSIGN(how, config_of(*child));
     }
     RONDO_TRY_ASSIGN(auto made,
-                     parent->revoked.load() ? split_revoked(from, colour, key, how) : from.split(colour, key, how));
+                     parent.revoked.load() ? split_revoked(from, colour, key, how) : from.split(colour, key, how));
     if (child != nullptr) child->become(std::move(made));
     return {};
   };
-  return Group::mine().add(Setup{child, parent, child != nullptr ? out : nullptr, run});
+  return Group::mine().add(Setup{child, parent.shared_from_this(), child != nullptr ? out : nullptr, run});
 }
 
-struct Exclusion {
-  const int* ranks;
-  int num;
-  int flags;
-};
-
-Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, ncclComm_t* out,
-              const ncclConfig_t* config) {
+Status shrink(Comm& parent, std::span<const int> excluded, int flags, ncclComm_t* out, const ncclConfig_t* config) {
   if (out == nullptr) return null_argument("newcomm");
-  if (exclusion.flags != NCCL_SHRINK_DEFAULT && exclusion.flags != NCCL_SHRINK_ABORT)
-    return bad_argument(
-        fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", exclusion.flags));
-  if (exclusion.num < 1 || exclusion.ranks == nullptr)
+  if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
+    return bad_argument(fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", flags));
+  if (excluded.empty())
     return bad_argument("the list of excluded ranks is empty: list the ranks to leave out of the new communicator");
-  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
-  Communicator* inner = parent->inner();
-  if (inner == nullptr) return parent->ready();
-  const std::vector<Rank> excluded(exclusion.ranks, exclusion.ranks + exclusion.num);
+  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
+  Communicator* inner = parent.inner();
+  if (inner == nullptr) return parent.ready();
   for (const Rank r : excluded)
     if (r < 0 || r >= inner->size() || r == inner->rank())
       return bad_argument(fmt::format("the list of excluded ranks names {}: {}", r,
                                       r == inner->rank() ? "the caller" : "there is no such rank"));
-  if (exclusion.flags == NCCL_SHRINK_ABORT) {  // ends the running operations
+  if (flags == NCCL_SHRINK_ABORT) {  // ends the running operations
     inner->abort();
-    parent->wait_for_job();
-  } else if (parent->async_error().code() == StatusCode::kInProgress) {
-    return parent->ready();
+    parent.wait_for_job();
+  } else if (parent.async_error().code() == StatusCode::kInProgress) {
+    return parent.ready();
   }
-  const uint64_t hash = hash_of_child(parent->hash, ++parent->num_children, -2);
-  auto child = Comm::create(std::move(own));
-  child->device = parent->device;
-  child->memory = parent->memory;
-  child->hash = hash;
-  publish(out, child->handle);
-  const auto run = [parent, child, excluded]() -> Status {
+  const uint64_t hash = hash_of_child(parent.hash, ++parent.num_children, -2);
+  const auto child = make_child(parent, std::move(own), hash, out);
+  const auto run = [&parent, child, excluded = std::vector<Rank>(excluded.begin(), excluded.end())]() -> Status {
     RONDO_TRY_ASSIGN(const Config how, config_of(*child));
-    RONDO_TRY_ASSIGN(auto made, parent->inner()->shrink(excluded, how));
+    RONDO_TRY_ASSIGN(auto made, parent.inner()->shrink(excluded, how));
     child->become(std::move(made));
     return {};
   };
-  return Group::mine().add(Setup{child, parent, out, run});
-}
-
-// Any rank may have the id from ncclCommGetUniqueId, but rondo's grow needs it on rank 0.
-Expected<UniqueId> shared_id(Comm& comm, const std::optional<UniqueId>& mine) {
-  struct Offer {
-    uint8_t has;
-    UniqueId id;
-  };
-  Offer own = {mine.has_value(), mine.value_or(UniqueId{})};
-  std::vector<Offer> all(static_cast<size_t>(comm.inner()->size()));
-  RONDO_TRY(gather_bytes(comm, &own, all.data(), sizeof own));
-  for (const Offer& o : all)
-    if (o.has != 0) return o.id;
-  return bad_argument("no rank gave a unique id: the one that called ncclCommGetUniqueId passes it to ncclCommGrow");
-}
-
-uint64_t hash_of(const UniqueId& id) {
-  ncclUniqueId same;
-  std::memcpy(same.internal, id.bytes, sizeof same.internal);
-  return hash_of_id(same);
+  return Group::mine().add(Setup{child, parent.shared_from_this(), out, run});
 }
 
 // For a rank of the old communicator. It keeps its rank.
-Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqueId* id, ncclComm_t* out,
-                const ncclConfig_t* config) {
-  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
-  RONDO_TRY(parent->usable());
-  if (nranks <= parent->inner()->size())
+Status grow_old(Comm& parent, int nranks, const ncclUniqueId* id, ncclComm_t* out, const ncclConfig_t* config) {
+  RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
+  RONDO_TRY(parent.usable());
+  if (nranks <= parent.inner()->size())
     return bad_argument(
-        fmt::format("nRanks is {}, but the communicator already has {}", nranks, parent->inner()->size()));
-  if (id != nullptr && !parent->id_pending)
+        fmt::format("nRanks is {}, but the communicator already has {}", nranks, parent.inner()->size()));
+  if (id != nullptr && !parent.id_pending)
     return bad_usage("the unique id is not from this communicator's ncclCommGetUniqueId, or was already used");
-  auto child = Comm::create(std::move(own));
-  child->device = parent->device;
-  child->memory = parent->memory;
-  publish(out, child->handle);
+  const auto child = make_child(parent, std::move(own), 0, out);
   std::optional<UniqueId> mine;
   if (id != nullptr) mine = rondo_id(*id);
-  const auto run = [parent, child, nranks, mine]() -> Status {
-    RONDO_TRY_ASSIGN(const UniqueId common, shared_id(*parent, mine));
+  const auto run = [&parent, child, nranks, mine]() -> Status {
     RONDO_TRY_ASSIGN(const Config how, config_of(*child));
-    RONDO_TRY_ASSIGN(auto made, parent->inner()->grow(nranks, &common, how));
-    child->hash = hash_of(common);
-    child->become(std::move(made));
-    if (mine) parent->id_pending = false;
+    UniqueId common;  // any rank may have called ncclCommGetUniqueId
+    RONDO_TRY_ASSIGN(auto made, impl_of(*parent.inner()).grow(nranks, mine ? &*mine : nullptr, how, &common));
+    child->hash = hash_of_id(common);
+    child->become(CommunicatorImpl::handle(std::move(made)));
+    if (mine) parent.id_pending = false;
     return {};
   };
-  return Group::mine().add(Setup{child, parent, out, run});
+  return Group::mine().add(Setup{child, parent.shared_from_this(), out, run});
 }
 
 Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config) {
@@ -169,7 +139,7 @@ Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, c
   if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
   process().announce();
   auto child = Comm::create(std::move(own));
-  child->hash = hash_of_id(*id);
+  child->hash = hash_of_id(rondo_id(*id));
   publish(out, child->handle);
   const auto run = [child, nranks, rank, meet = rondo_id(*id)]() -> Status {
     RONDO_TRY_ASSIGN(const Config how, config_of(*child));
@@ -180,58 +150,39 @@ Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, c
   return Group::mine().add(Setup{child, nullptr, out, run});
 }
 
-// Ends an entry point that may be in a group.
-ncclResult_t finish(const Status& s, Comm* comm) {
-  if (!s.ok() && s.code() != StatusCode::kInProgress) (void)Group::mine().fail(s);
-  return report(s, comm);
-}
-
 }  // namespace
 }  // namespace rondo::nccl
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 
-ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return finish(comm.status(), nullptr);
-  return finish(split(*comm, color, key, part, config), comm->get());
+RONDO_NCCL(ncclResult_t, CommSplit)(ncclComm_t handle, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
+  return on_comm_in_group(handle, [=](Comm& comm) { return split(comm, color, key, part, config); });
 }
 
-ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int num_excluded, ncclComm_t* smaller,
-                             ncclConfig_t* config, int flags) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return finish(comm.status(), nullptr);
-  return finish(shrink(*comm, {excluded, num_excluded, flags}, smaller, config), comm->get());
+RONDO_NCCL(ncclResult_t, CommShrink)
+(ncclComm_t handle, int* excluded, int num_excluded, ncclComm_t* smaller, ncclConfig_t* config, int flags) {
+  const std::span<const int> list(excluded, excluded != nullptr ? static_cast<size_t>(std::max(num_excluded, 0)) : 0);
+  return on_comm_in_group(handle, [=](Comm& comm) { return shrink(comm, list, flags, smaller, config); });
 }
 
-ncclResult_t pncclCommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return report(comm.status());
-  if (id == nullptr) return report(null_argument("uniqueId"), comm->get());
-  if (const rondo::Status s = (*comm)->usable(); !s.ok()) return report(s, comm->get());
-  if ((*comm)->id_pending)
-    return report(bad_usage("ncclCommGrow has not used this communicator's previous id yet"), comm->get());
-  auto made = rondo::Communicator::make_unique_id();
-  if (!made.ok()) return report(made.status(), comm->get());
-  std::memcpy(id->internal, made->bytes, sizeof id->internal);
-  (*comm)->id_pending = true;
-  return ncclSuccess;
+RONDO_NCCL(ncclResult_t, CommGetUniqueId)(ncclComm_t handle, ncclUniqueId* id) {
+  return on_comm(handle, [id](Comm& comm) -> Status {
+    if (id == nullptr) return null_argument("uniqueId");
+    RONDO_TRY(comm.usable());
+    if (comm.id_pending) return bad_usage("ncclCommGrow has not used this communicator's previous id yet");
+    RONDO_TRY_ASSIGN(const auto made, rondo::Communicator::make_unique_id());
+    std::memcpy(id->internal, made.bytes, sizeof id->internal);
+    comm.id_pending = true;
+    return {};
+  });
 }
 
-ncclResult_t pncclCommGrow(ncclComm_t handle, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* larger,
-                           ncclConfig_t* config) {
-  if (larger == nullptr) return finish(null_argument("newcomm"), nullptr);
-  if (handle == nullptr) return finish(grow_new(nranks, id, rank, larger, config), nullptr);
-  auto comm = find_comm(handle);
-  if (!comm.ok()) return finish(comm.status(), nullptr);
-  if (rank != -1)
-    return finish(
-        bad_argument(fmt::format("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank)),
-        comm->get());
-  return finish(grow_old(*comm, nranks, id, larger, config), comm->get());
+RONDO_NCCL(ncclResult_t, CommGrow)
+(ncclComm_t handle, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* larger, ncclConfig_t* config) {
+  if (larger == nullptr) return report_in_group(null_argument("newcomm"));
+  if (handle == nullptr) return report_in_group(grow_new(nranks, id, rank, larger, config));
+  return on_comm_in_group(handle, [=](Comm& comm) {
+    if (rank == -1) return grow_old(comm, nranks, id, larger, config);
+    return bad_argument(fmt::format("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank));
+  });
 }
-
-RONDO_NCCL_TWIN(CommSplit)
-RONDO_NCCL_TWIN(CommShrink)
-RONDO_NCCL_TWIN(CommGetUniqueId)
-RONDO_NCCL_TWIN(CommGrow)

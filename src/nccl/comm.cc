@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
+#include "bootstrap/unique_id.h"
 #include "nccl/memory.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
@@ -99,6 +102,20 @@ void Comm::abort() {
     comm->token.raise();
     if (Communicator* made = comm->inner()) made->abort();
   }
+}
+
+UniqueId rondo_id(const ncclUniqueId& id) {
+  UniqueId own;
+  static_assert(sizeof own.bytes == sizeof id.internal);
+  std::memcpy(own.bytes, id.internal, sizeof own.bytes);
+  return own;
+}
+
+uint64_t hash_of_id(const UniqueId& id) { return fnv1a({id.bytes, sizeof id.bytes}); }
+
+uint64_t hash_of_child(uint64_t parent, uint64_t nth, int colour) {
+  const uint64_t parts[] = {parent, nth, static_cast<uint64_t>(colour)};
+  return fnv1a({reinterpret_cast<const char*>(parts), sizeof parts});
 }
 
 void publish(ncclComm_t* to, ncclComm_t handle) { std::atomic_ref(*to).store(handle, std::memory_order_release); }

@@ -23,6 +23,7 @@
 #include "nccl/abi.h"
 #include "nccl/config.h"
 #include "nccl/job.h"
+#include "nccl/result.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
 
@@ -33,11 +34,6 @@ struct PremulOperator {
   Dtype dtype = Dtype::kFloat32;
   const void* later = nullptr;       // ncclScalarDevice: read when the call runs
   alignas(8) std::byte now[8] = {};  // ncclScalarHostImmediate: one element of dtype
-};
-
-struct Registration {
-  void* buffer;
-  size_t bytes;
 };
 
 struct Comm : std::enable_shared_from_this<Comm> {
@@ -79,7 +75,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
   std::atomic<bool> finalized{false}, revoked{false}, suspended{false};
   // Used by the calling thread only.
   std::map<int, PremulOperator> operators;
-  std::map<void*, std::unique_ptr<Registration>> registrations;
+  std::map<void*, std::unique_ptr<char>> registrations;  // handles of ncclCommRegister
   uint64_t num_children = 0;  // for their hashes
   bool id_pending = false;    // the id of ncclCommGetUniqueId was not used by ncclCommGrow yet
 
@@ -92,11 +88,25 @@ struct Comm : std::enable_shared_from_this<Comm> {
   std::string last_error_;
 };
 
+UniqueId rondo_id(const ncclUniqueId& id);
+/// The hash of a communicator is equal on all its ranks, so that logs of several ranks can be matched.
+uint64_t hash_of_id(const UniqueId& id);
+/// For the nth communicator made from a parent, with this colour.
+uint64_t hash_of_child(uint64_t parent, uint64_t nth, int colour);
+
 /// Stores a handle for the caller. Another thread may read it at once, to abort.
 void publish(ncclComm_t* to, ncclComm_t handle);
 
 /// The communicator of a handle, or an error that describes the handle, also for a handle of the parent in a forked
 /// child.
 Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle);
+
+/// Makes a call on the communicator of a handle, and reports its status.
+template <class Call>
+ncclResult_t on_comm(ncclComm_t handle, Call call) {
+  auto comm = find_comm(handle);
+  if (!comm.ok()) return report(comm.status());
+  return report(call(**comm), comm->get());
+}
 
 }  // namespace rondo::nccl

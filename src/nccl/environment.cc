@@ -11,62 +11,8 @@
 namespace rondo::nccl {
 namespace {
 
-// Applies a variable to `env`. Returns the reason if it is ignored, else an empty string.
-using Obey = std::string (*)(std::string_view value, Environment& env);
-
-std::string obey_debug(std::string_view value, Environment& env) {
-  const std::string v = lower(value);
-  if (v == "version") env.level = LogLevel::kVersion;
-  else if (v == "warn") env.level = LogLevel::kWarn;
-  else if (v == "info" || v == "trace" || v == "abort") env.level = LogLevel::kInfo;
-  else return fmt::format("'{}' is not a level: expected VERSION, WARN or INFO", value);
-  return v == "trace" || v == "abort" ? "rondo has no such level: it counts as INFO" : "";
-}
-
-std::string obey_debug_file(std::string_view value, Environment& env) {
-  env.log_file = expand_file_name(value);
-  return "";
-}
-
-std::string obey_comm_id(std::string_view value, Environment& env) {
-  env.comm_id = value;
-  return "";
-}
-
-std::string obey_interfaces(std::string_view value, Environment& env) {
-  env.settings += fmt::format("socket_ifname = {}\n", value);
-  return "";
-}
-
-std::string obey_algorithm(std::string_view value, Environment& env) {
-  const std::string_view name = algorithm_named(value);
-  if (name.empty())
-    return fmt::format("'{}': only Ring and Tree have an equivalent here; use RONDO_ALGO for rondo's own algorithms",
-                       value);
-  env.settings += fmt::format("algo = {}\n", name);
-  return "";
-}
-
-std::string obey_protocol(std::string_view value, Environment& env) {
-  const std::string v = lower(value);
-  if (v != "simple" && v != "ll")
-    return fmt::format("'{}': only Simple and LL have an equivalent here (RONDO_PROTO's simple and inline)", value);
-  env.settings += v == "ll" ? "proto = inline\n" : "proto = simple\n";
-  return "";
-}
-
-std::string obey_p2p_disable(std::string_view value, Environment& env) {
-  if (value == "1") env.settings += "cma = 0\n";  // ranks then do not read one another's memory
-  else if (value != "0") return fmt::format("'{}' is neither 0 nor 1", value);
-  return "";
-}
-
-std::string note_shm_disable(std::string_view value, Environment&) {
-  return value == "0" ? "" : "rondo has only shared memory between the processes of a host: it stays in use";
-}
-
 // Thread blocks of device kernels. Host memory has none.
-std::string obey_ctas(std::string_view value, uint32_t* blocks) {
+std::string read_blocks(std::string_view value, uint32_t* blocks) {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || end != value.data() + value.size() || number < 1)
@@ -74,25 +20,45 @@ std::string obey_ctas(std::string_view value, uint32_t* blocks) {
   *blocks = std::min<uint32_t>(number, kMostBlocks);
   return "";
 }
-std::string obey_min_ctas(std::string_view value, Environment& env) { return obey_ctas(value, &env.blocks.least); }
-std::string obey_max_ctas(std::string_view value, Environment& env) { return obey_ctas(value, &env.blocks.most); }
 
-struct Row {
-  const char* name;
-  Obey obey;
-};
-constexpr Row kRows[] = {
-    {"NCCL_DEBUG", obey_debug},
-    {"NCCL_DEBUG_FILE", obey_debug_file},
-    {"NCCL_COMM_ID", obey_comm_id},
-    {"NCCL_SOCKET_IFNAME", obey_interfaces},
-    {"NCCL_ALGO", obey_algorithm},
-    {"NCCL_PROTO", obey_protocol},
-    {"NCCL_P2P_DISABLE", obey_p2p_disable},
-    {"NCCL_SHM_DISABLE", note_shm_disable},
-    {"NCCL_MIN_CTAS", obey_min_ctas},
-    {"NCCL_MAX_CTAS", obey_max_ctas},
-};
+std::string read_level(std::string_view value, LogLevel* level) {
+  const std::string v = lower(value);
+  if (v == "version") *level = LogLevel::kVersion;
+  else if (v == "warn") *level = LogLevel::kWarn;
+  else if (v == "info" || v == "trace" || v == "abort") *level = LogLevel::kInfo;
+  else return fmt::format("'{}' is not a level: expected VERSION, WARN or INFO", value);
+  return v == "trace" || v == "abort" ? "rondo has no such level: it counts as INFO" : "";
+}
+
+// Applies a variable of kParameterKeys. Returns the reason if it is ignored, else an empty string.
+std::string obey(std::string_view name, std::string_view value, Environment& env) {
+  if (name == "NCCL_DEBUG") return read_level(value, &env.level);
+  if (name == "NCCL_MIN_CTAS") return read_blocks(value, &env.blocks.least);
+  if (name == "NCCL_MAX_CTAS") return read_blocks(value, &env.blocks.most);
+  if (name == "NCCL_DEBUG_FILE") env.log_file = expand_file_name(value);
+  if (name == "NCCL_COMM_ID") env.comm_id = value;
+  if (name == "NCCL_SOCKET_IFNAME") env.settings += fmt::format("socket_ifname = {}\n", value);
+  if (name == "NCCL_ALGO") {
+    const std::string_view algorithm = algorithm_named(value);
+    if (algorithm.empty())
+      return fmt::format("'{}': only Ring and Tree have an equivalent here; use RONDO_ALGO for rondo's own algorithms",
+                         value);
+    env.settings += fmt::format("algo = {}\n", algorithm);
+  }
+  if (name == "NCCL_PROTO") {
+    const std::string v = lower(value);
+    if (v != "simple" && v != "ll")
+      return fmt::format("'{}': only Simple and LL have an equivalent here (RONDO_PROTO's simple and inline)", value);
+    env.settings += v == "ll" ? "proto = inline\n" : "proto = simple\n";
+  }
+  if (name == "NCCL_P2P_DISABLE") {
+    if (value == "1") env.settings += "cma = 0\n";  // ranks then do not read one another's memory
+    else if (value != "0") return fmt::format("'{}' is neither 0 nor 1", value);
+  }
+  if (name == "NCCL_SHM_DISABLE" && value != "0")
+    return "rondo has only shared memory between the processes of a host: it stays in use";
+  return "";
+}
 
 }  // namespace
 
@@ -105,6 +71,12 @@ std::string lower(std::string_view text) {
 const char* const kParameterKeys[] = {"NCCL_DEBUG",    "NCCL_DEBUG_FILE", "NCCL_COMM_ID",     "NCCL_SOCKET_IFNAME",
                                       "NCCL_ALGO",     "NCCL_PROTO",      "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE",
                                       "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",   kIgnoredKey,        nullptr};
+
+const char* const* find_parameter(std::string_view name) {
+  for (const char* const* key = kParameterKeys; *key != nullptr; ++key)
+    if (*key == name) return key;
+  return nullptr;
+}
 
 std::string_view algorithm_named(std::string_view nccl_name) {
   const std::string name = lower(nccl_name);
@@ -120,8 +92,7 @@ Environment read_environment(const char* const* variables) {
     const std::string_view name = entry.substr(0, equals);
     const std::string_view value = entry.substr(std::min(equals + 1, entry.size()));
     if (value.empty()) continue;  // the same as not set
-    const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return name == r.name; });
-    std::string why = row != std::end(kRows) ? row->obey(value, env) : "rondo has no such setting";
+    std::string why = find_parameter(name) != nullptr ? obey(name, value, env) : "rondo has no such setting";
     if (!why.empty()) env.ignored.push_back({std::string(name), std::move(why)});
   }
   setting::Blocks& blocks = env.blocks;

@@ -33,6 +33,8 @@ struct Environment {
 inline constexpr const char* kIgnoredKey = "RONDO_NCCL_IGNORED";
 /// Ends with nullptr.
 extern const char* const kParameterKeys[];
+/// The entry of kParameterKeys; nullptr if there is none.
+const char* const* find_parameter(std::string_view name);
 
 /// `variables`: "NAME=value" strings, ending with nullptr, as in environ.
 Environment read_environment(const char* const* variables);

@@ -141,6 +141,12 @@ Status Group::end() {
   return result;
 }
 
+ncclResult_t report_in_group(const Status& s, Comm* comm) {
+  Group& group = Group::mine();
+  if (!s.ok() && s.code() != StatusCode::kInProgress) (void)group.fail(s);
+  return comm != nullptr ? report(s, comm) : report(s, group.ended_version());
+}
+
 Status Group::simulate(double* forecast) {
   if (!open()) return bad_usage("ncclGroupSimulateEnd without ncclGroupStart");
   if (--depth_ > 0) return {};

@@ -70,4 +70,15 @@ class Group {
   Contents contents_;
 };
 
+/// Reports the status of a call that may be in a group, which an error ends too. Without a communicator the version of
+/// the last group's callers determines the result code.
+ncclResult_t report_in_group(const Status& status, Comm* comm = nullptr);
+/// As on_comm, for such a call.
+template <class Call>
+ncclResult_t on_comm_in_group(ncclComm_t handle, Call call) {
+  auto comm = find_comm(handle);
+  if (!comm.ok()) return report_in_group(comm.status());
+  return report_in_group(call(**comm), comm->get());
+}
+
 }  // namespace rondo::nccl

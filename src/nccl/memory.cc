@@ -4,28 +4,16 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <mutex>
+#include <memory>
 
 #include "config/setting_table.h"
 #include "device/driver/handles.h"
-#include "nccl/comm.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 
 namespace rondo::nccl {
 
 namespace {
-
-// Device memory of ncclMemAlloc.
-struct OnDevices {
-  std::mutex mutex;
-  std::map<void*, cuda::DeviceMemory> memory;
-};
-OnDevices& on_devices() {
-  static OnDevices all;
-  return all;
-}
 
 bool has_device() {
   int count = 0;
@@ -75,29 +63,6 @@ Status check_place(const void* buffer, const char* name) {
                   name));
 }
 
-Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
-  Communicator& c = *comm.inner();
-  if (comm.memory == Memory::kHost) return c.all_gather(mine, all, bytes, Dtype::kUint8);
-  const size_t total = bytes * static_cast<size_t>(c.size());
-  RONDO_TRY_ASSIGN(void* const memory, c.alloc(bytes + total));
-  auto* const in = static_cast<std::byte*>(memory);
-  auto* const out = in + bytes;
-  const Status gathered = [&]() -> Status {
-    RONDO_TRY_ASSIGN(const auto current, make_current());
-    RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
-    const cuda::Driver* d = cuda::driver();
-    RONDO_TRY(cuda::upload(stream.get(), reinterpret_cast<cuda::DevicePtr>(in), mine, bytes));
-    CallOptions options;
-    options.stream = stream.get();
-    Work work;
-    RONDO_TRY(c.all_gather(in, out, bytes, Dtype::kUint8, &options, &work));
-    RONDO_TRY(work.wait());
-    return cuda::check(d->memcpy_device_to_host(all, reinterpret_cast<cuda::DevicePtr>(out), total), "cuMemcpyDtoH");
-  }();
-  (void)c.free(memory);
-  return gathered;
-}
-
 Expected<void*> alloc_memory(size_t bytes) {
   constexpr size_t kPage = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
   if (bytes > SIZE_MAX - kPage) return bad_argument(fmt::format("size is {}: more than the address space", bytes));
@@ -108,27 +73,19 @@ Expected<void*> alloc_memory(size_t bytes) {
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
     RONDO_TRY(cuda::clear(stream.get(), memory.get(), rounded));
     void* const pointer = memory.as();
-    const std::lock_guard lock(on_devices().mutex);
-    on_devices().memory.emplace(pointer, std::move(memory));
+    process().own_memory(pointer, std::make_shared<cuda::DeviceMemory>(std::move(memory)));
     return pointer;
   }
   void* pointer = std::aligned_alloc(kPage, rounded);
   if (pointer == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes", rounded));
   std::memset(pointer, 0, rounded);
-  process().own_memory(pointer, rounded);
+  process().own_memory(pointer, {pointer, std::free});
   return pointer;
 }
 
 Status free_memory(void* pointer) {
-  if (pointer == nullptr) return {};
-  {
-    const std::lock_guard lock(on_devices().mutex);
-    if (on_devices().memory.erase(pointer) != 0) return {};
-  }
-  if (!process().disown_memory(pointer))
-    return bad_argument("the pointer is not from ncclMemAlloc, or was already freed");
-  std::free(pointer);
-  return {};
+  if (pointer == nullptr || process().free_memory(pointer)) return {};
+  return bad_argument("the pointer is not from ncclMemAlloc, or was already freed");
 }
 
 }  // namespace rondo::nccl

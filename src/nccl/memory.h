@@ -13,8 +13,6 @@
 
 namespace rondo::nccl {
 
-struct Comm;
-
 /// For communicators made in this process.
 Memory memory_of_process();
 /// The calling thread's device by CUDA's numbering; -1: buffers are in host memory.
@@ -23,9 +21,6 @@ int current_device();
 /// Refuses a buffer in device memory if buffers are in host memory: a host kernel would crash on it. `name`: of the
 /// argument. Managed memory counts as host memory. Errors: kUnsupported.
 Status check_place(const void* buffer, const char* name);
-
-/// Gathers every rank's bytes, by rank, over a communicator of any memory.
-Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes);
 
 /// ncclMemAlloc and ncclMemFree: page-aligned, zeroed. Errors: kSystem; kInvalidArgument (not from alloc_memory).
 Expected<void*> alloc_memory(size_t bytes);

@@ -95,14 +95,16 @@ int Process::next_operator() {
   return static_cast<int>(ncclNumOps + next_operator_.fetch_add(1) % kHandles);
 }
 
-void Process::own_memory(void* pointer, size_t bytes) {
+void Process::own_memory(void* pointer, std::shared_ptr<void> owner) {
   const std::lock_guard guard(mutex_);
-  memory_.emplace(pointer, bytes);
+  memory_.emplace(pointer, std::move(owner));
 }
 
-bool Process::disown_memory(void* pointer) {
+bool Process::free_memory(void* pointer) {
+  decltype(memory_)::node_type last;  // freed outside of the lock
   const std::lock_guard guard(mutex_);
-  return memory_.erase(pointer) != 0;
+  last = memory_.extract(pointer);
+  return !last.empty();
 }
 
 }  // namespace rondo::nccl

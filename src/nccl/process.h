@@ -47,9 +47,10 @@ class Process {
   /// Numbers reduction operators process-wide, so that a handle is invalid on any other communicator.
   int next_operator();
 
-  /// ncclMemAlloc, ncclMemFree (memory.cc).
-  void own_memory(void* pointer, size_t bytes);
-  bool disown_memory(void* pointer);
+  /// ncclMemAlloc, ncclMemFree (memory.cc). `owner` frees the memory.
+  void own_memory(void* pointer, std::shared_ptr<void> owner);
+  /// Returns false if the process does not own it.
+  bool free_memory(void* pointer);
 
   /// Called around a fork.
   void lock();
@@ -65,7 +66,7 @@ class Process {
   std::once_flag announced_;
   mutable std::mutex mutex_;
   std::string last_error_;
-  std::unordered_map<void*, size_t> memory_;
+  std::unordered_map<void*, std::shared_ptr<void>> memory_;
   std::atomic<uint32_t> next_operator_{0};
 };
 

@@ -11,6 +11,7 @@
 namespace rondo::nccl {
 
 struct Comm;
+using rondo::Status;  // for the entry points, which are outside of the namespace
 
 /// The first version with ncclTimeout. For older callers 8 is the number of results.
 inline constexpr unsigned kVersionWithTimeout = 23003;
