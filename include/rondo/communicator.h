@@ -247,7 +247,7 @@ class RONDO_API Communicator {
 
  private:
   explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
-  static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
+  static Expected<std::unique_ptr<Communicator>> wrap(Expected<std::unique_ptr<CommunicatorImpl>> made);
   friend class CommunicatorImpl;
   friend CommunicatorImpl& impl_of(Communicator& comm);  // src/core
   std::unique_ptr<CommunicatorImpl> impl_;

@@ -158,11 +158,8 @@ rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_uni
                                   const rondo_config* config) {
   if (comm == nullptr) return rondo::null_argument("comm");
   if (id == nullptr) return rondo::null_argument("id");
-  auto c = rondo::config_of(config);
-  if (!c.ok()) return report(c.status());
-  auto made = rondo::Communicator::init_rank(nranks, *id, rank, *c);
-  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
-  return report(made.status());
+  return rondo::make_comm(config, nullptr, comm,
+                          [=](const rondo::Config& c) { return rondo::Communicator::init_rank(nranks, *id, rank, c); });
 }
 
 rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config) {
@@ -179,11 +176,7 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
 
 rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config) {
   if (comm == nullptr) return rondo::null_argument("comm");
-  auto c = rondo::config_of(config);
-  if (!c.ok()) return report(c.status());
-  auto made = rondo::Communicator::init_env(*c);
-  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
-  return report(made.status());
+  return rondo::make_comm(config, nullptr, comm, rondo::Communicator::init_env);
 }
 
 rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank) {

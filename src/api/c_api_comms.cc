@@ -33,19 +33,10 @@ Expected<Config> config_of(const rondo_config* c) {
   return config;
 }
 
-namespace {
-
-// Reports the status and returns the new communicator in *to, which may be nullptr.
-rondo_status hand_out(Expected<std::unique_ptr<Communicator>> made, rondo_comm* parent, rondo_comm** to) {
-  if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
-  return report(made.status(), parent);
-}
-
-}  // namespace
 }  // namespace rondo
 
-using rondo::config_of;
-using rondo::hand_out;
+using rondo::Config;
+using rondo::make_comm;
 using rondo::null_argument;
 using rondo::report;
 using rondo::Status;
@@ -77,9 +68,7 @@ rondo_status rondo_comm_finalize(rondo_comm* comm) {
 
 rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part, const rondo_config* config) {
   if (comm == nullptr || part == nullptr) return null_argument(comm == nullptr ? "comm" : "part", comm);
-  auto c = config_of(config);
-  if (!c.ok()) return report(c.status(), comm);
-  return hand_out(comm->comm->split(colour, key, *c), comm, part);
+  return make_comm(config, comm, part, [=](const Config& c) { return comm->comm->split(colour, key, c); });
 }
 
 rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
@@ -92,17 +81,14 @@ rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_ex
                                    std::to_string(comm->comm->size()),
                                comm);
   if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);
-  auto c = config_of(config);
-  if (!c.ok()) return report(c.status(), comm);
-  return hand_out(comm->comm->shrink(std::vector<rondo::Rank>(excluded, excluded + num_excluded), *c), comm, smaller);
+  const std::vector<rondo::Rank> ranks(excluded, excluded + num_excluded);
+  return make_comm(config, comm, smaller, [&](const Config& c) { return comm->comm->shrink(ranks, c); });
 }
 
 rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const rondo_unique_id* id, rondo_comm** larger,
                              const rondo_config* config) {
   if (comm == nullptr || larger == nullptr) return null_argument(comm == nullptr ? "comm" : "larger", comm);
-  auto c = config_of(config);
-  if (!c.ok()) return report(c.status(), comm);
-  return hand_out(comm->comm->grow(new_nranks, id, *c), comm, larger);
+  return make_comm(config, comm, larger, [=](const Config& c) { return comm->comm->grow(new_nranks, id, c); });
 }
 
 }  // extern "C"

@@ -46,5 +46,14 @@ rondo_status null_argument(const char* name, rondo_comm* comm = nullptr);
 Status check_memory(const char* field, rondo_memory value);
 /// Converts the struct. nullptr: the defaults. Errors: kInvalidArgument, also for a struct of another size.
 Expected<Config> config_of(const rondo_config* config);
+/// Makes a communicator with the config, and reports the status. *to may become nullptr.
+template <class Make>
+rondo_status make_comm(const rondo_config* config, rondo_comm* parent, rondo_comm** to, Make make) {
+  auto c = config_of(config);
+  if (!c.ok()) return report(c.status(), parent);
+  Expected<std::unique_ptr<Communicator>> made = make(*c);
+  if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
+  return report(made.status(), parent);
+}
 
 }  // namespace rondo

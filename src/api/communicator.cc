@@ -8,7 +8,6 @@
 #include "api/communicator_impl.h"
 #include "api/process_control.h"
 #include "api/thread_control.h"
-#include "base/no_cancel.h"
 #include "bootstrap/rendezvous.h"
 #include "device/device_side.h"
 #include "launch/launch.h"
@@ -34,14 +33,6 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
   }
 }
 
-// Runs `call`, except in a forked child. A cancelled thread ends after it.
-template <class F>
-auto guarded(const CommunicatorImpl& impl, F call) -> decltype(call()) {
-  RONDO_TRY(impl.check_process());
-  const NoCancel no_cancel;
-  return call();
-}
-
 }  // namespace
 
 Communicator::~Communicator() {
@@ -59,15 +50,15 @@ Expected<UniqueId> Communicator::unique_id_at(const std::string& host_port, cons
   return rondo::unique_id_at(host_port, secret, open);
 }
 
-std::unique_ptr<Communicator> Communicator::wrap(std::unique_ptr<CommunicatorImpl> impl) {
-  return std::unique_ptr<Communicator>(impl != nullptr ? new Communicator(std::move(impl)) : nullptr);
+Expected<std::unique_ptr<Communicator>> Communicator::wrap(Expected<std::unique_ptr<CommunicatorImpl>> made) {
+  RONDO_TRY(made.status());
+  return std::unique_ptr<Communicator>(*made != nullptr ? new Communicator(std::move(*made)) : nullptr);
 }
 
 Expected<std::unique_ptr<Communicator>> Communicator::init_rank(int nranks, const UniqueId& id, Rank rank,
                                                                 const Config& config) {
   const NoCancel no_cancel;
-  RONDO_TRY_ASSIGN(auto impl, init_communicator(nranks, id, rank, config));
-  return wrap(std::move(impl));
+  return wrap(init_communicator(nranks, id, rank, config));
 }
 
 Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& config) {
@@ -76,8 +67,7 @@ Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& con
   RONDO_TRY_ASSIGN(const auto device, device_of(config));
   const ChildOptions options{settings, config.abort, nullptr, device};
   RONDO_TRY_ASSIGN(auto bootstrap, join_from_environment(bootstrap_options(options)));
-  RONDO_TRY_ASSIGN(auto impl, make_process_communicator(std::move(bootstrap), options));
-  return wrap(std::move(impl));
+  return wrap(make_process_communicator(std::move(bootstrap), options));
 }
 
 Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int nranks, const Config& config) {
@@ -88,7 +78,7 @@ Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int 
   RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));
   RONDO_TRY_ASSIGN(auto impls, make_thread_communicators(nranks, {settings, config.abort}, devices));
   std::vector<std::unique_ptr<Communicator>> comms;
-  for (auto& impl : impls) comms.push_back(wrap(std::move(impl)));
+  for (auto& impl : impls) comms.push_back(CommunicatorImpl::handle(std::move(impl)));
   return comms;
 }
 
@@ -113,23 +103,14 @@ Status Communicator::deregister_memory(void* ptr) {
   return guarded(*impl_, [&] { return impl_->deregister_memory(ptr); });
 }
 Expected<std::unique_ptr<Communicator>> Communicator::split(int colour, int key, const Config& config) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  RONDO_TRY_ASSIGN(auto impl, impl_->split(colour, key, config));
-  return wrap(std::move(impl));
+  return guarded(*impl_, [&] { return wrap(impl_->split(colour, key, config)); });
 }
 Expected<std::unique_ptr<Communicator>> Communicator::shrink(const std::vector<Rank>& excluded, const Config& config) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  RONDO_TRY_ASSIGN(auto impl, impl_->shrink(excluded, config));
-  return wrap(std::move(impl));
+  return guarded(*impl_, [&] { return wrap(impl_->shrink(excluded, config)); });
 }
 Expected<std::unique_ptr<Communicator>> Communicator::grow(int new_nranks, const UniqueId* id, const Config& config) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
   UniqueId common;
-  RONDO_TRY_ASSIGN(auto impl, impl_->grow(new_nranks, id, config, &common));
-  return wrap(std::move(impl));
+  return guarded(*impl_, [&] { return wrap(impl_->grow(new_nranks, id, config, &common)); });
 }
 Status Communicator::finalize() {
   return guarded(*impl_, [&] { return impl_->finalize(); });

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/control_plane.h"
+#include "base/no_cancel.h"
 #include "device/engine/device_engine.h"
 #include "engine/host_backend.h"
 #include "engine/tracing.h"
@@ -73,12 +74,12 @@ class CommunicatorImpl {
   Expected<std::string> explain_plan(const CallShape& shape);
   Expected<double> forecast_us(const CallShape& shape, const CallOptions* options = nullptr);
 
-  // Making other communicators of these ranks, and the end of this one: split.cc, shrink.cc, grow.cc, finalize.cc.
+  // Making other communicators of these ranks, and the end of this one: resize.cc.
   /// Sets the control plane, which the transport may use. Call it once, before other calls.
   void take_control(std::unique_ptr<ControlPlane> control, const ChildOptions& options);
   /// Makes the public handle that owns `impl`, for code that makes communicators without the public functions.
   static std::unique_ptr<Communicator> handle(std::unique_ptr<CommunicatorImpl> impl) {
-    return Communicator::wrap(std::move(impl));
+    return std::move(*Communicator::wrap(std::move(impl)));
   }
   Expected<std::unique_ptr<CommunicatorImpl>> split(int colour, int key, const Config& config);
   Expected<std::unique_ptr<CommunicatorImpl>> shrink(const std::vector<Rank>& excluded, const Config& config);
@@ -88,7 +89,7 @@ class CommunicatorImpl {
   Status finalize();
 
  private:
-  struct ResizeRequest;  // a rank's request for a new communicator (preference.h)
+  struct ResizeRequest;  // a rank's request for a new communicator (resize.cc)
   /// Exchanges the requests. `abort` is the token of the current call, which may differ from this communicator's.
   Expected<std::vector<ResizeRequest>> gather_requests(const ResizeRequest& mine,
                                                        const std::optional<AbortToken>& abort);
@@ -113,7 +114,7 @@ class CommunicatorImpl {
   const uint64_t deadline_ns_;
   std::mutex control_mutex_;  // held by a call that uses the control plane
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
-  std::optional<AbortToken> abort_, request_abort_;  // this communicator's; that of a running gather_preferences()
+  std::optional<AbortToken> abort_, request_abort_;  // this communicator's; that of a running gather_requests()
   TransportDecorator decorate_;
   std::optional<Binding> binding_;  // of its threads
   std::atomic<bool> finalized_{false};
@@ -126,6 +127,14 @@ class CommunicatorImpl {
 };
 
 inline CommunicatorImpl& impl_of(Communicator& comm) { return *comm.impl_; }
+
+/// Makes a public call, except in a forked child. A cancelled thread ends after it.
+template <class F>
+auto guarded(const CommunicatorImpl& impl, F call) -> decltype(call()) {
+  RONDO_TRY(impl.check_process());
+  const NoCancel no_cancel;
+  return call();
+}
 
 /// Runs checked calls as one batch: collectives before messages, devices before hosts. Returns the first error.
 Status run_batch(std::vector<Call> calls);

@@ -1,21 +1,16 @@
 #include "rondo/trace.h"
 
 #include "api/communicator_impl.h"
-#include "base/no_cancel.h"
 #include "trace/clock.h"
 
 namespace rondo {
 
 Status trace_start(Communicator& comm, const TraceOptions& options) {
-  RONDO_TRY(impl_of(comm).check_process());
-  const NoCancel no_cancel;
-  return impl_of(comm).start_trace(options.directory, options.num_records);
+  return guarded(impl_of(comm), [&] { return impl_of(comm).start_trace(options.directory, options.num_records); });
 }
 
 Status trace_stop(Communicator& comm) {
-  RONDO_TRY(impl_of(comm).check_process());
-  const NoCancel no_cancel;
-  return impl_of(comm).stop_trace();
+  return guarded(impl_of(comm), [&] { return impl_of(comm).stop_trace(); });
 }
 
 uint64_t trace_clock() { return ticks(); }
@@ -27,9 +22,7 @@ void trace_span(Communicator& comm, TraceSpan span) {
 }
 
 Status write_flight_record(Communicator& comm, const std::string& directory) {
-  RONDO_TRY(impl_of(comm).check_process());
-  const NoCancel no_cancel;
-  return impl_of(comm).tracing().write_flight(directory, "request");
+  return guarded(impl_of(comm), [&] { return impl_of(comm).tracing().write_flight(directory, "request"); });
 }
 
 }  // namespace rondo
