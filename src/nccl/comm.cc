@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/no_cancel.h"
 #include "bootstrap/unique_id.h"
 #include "nccl/memory.h"
 #include "nccl/process.h"
@@ -33,9 +34,9 @@ Status Comm::check_process() const {
 Status Comm::async_error() {
   {
     const std::lock_guard guard(mutex_);
-    Status ended;
     if (job_ != nullptr) {
-      if (!job_->done(&ended)) return Status(StatusCode::kInProgress, "");
+      if (!job_->done()) return Status(StatusCode::kInProgress, "");
+      const Status ended = job_->result.get();
       job_ = nullptr;
       if (!ended.ok()) process().log().warn(ended.to_string());
       if (!ended.ok() && failure_.ok()) failure_ = ended;
@@ -76,32 +77,30 @@ std::string Comm::last_error() const {
   return last_error_;
 }
 
-void Comm::start_job(std::shared_ptr<Job> started) {
+void Comm::start_job(std::shared_ptr<const Job> started) {
   const std::lock_guard guard(mutex_);
   job_ = std::move(started);
 }
 
+std::shared_ptr<const Job> Comm::job() {
+  const std::lock_guard guard(mutex_);
+  return job_;
+}
+
 void Comm::wait_for_job() {
-  std::shared_ptr<Job> job;
-  {
-    const std::lock_guard guard(mutex_);
-    job = job_;
-  }
-  if (job != nullptr) job->wait();
+  const NoCancel no_cancel;
+  if (const auto running = job()) running->result.wait();
 }
 
 void Comm::abort() {
-  std::shared_ptr<Job> job;
-  {
-    const std::lock_guard guard(mutex_);
-    job = job_;
-  }
-  std::vector<std::shared_ptr<Comm>> all = job != nullptr ? job->comms() : std::vector<std::shared_ptr<Comm>>();
-  all.push_back(shared_from_this());
-  for (const auto& comm : all) {
-    comm->token.raise();
-    if (Communicator* made = comm->inner()) made->abort();
-  }
+  const auto abort_one = [](Comm& comm) {
+    comm.token.raise();
+    if (Communicator* made = comm.inner()) made->abort();
+  };
+  abort_one(*this);
+  if (const auto running = job())
+    for (const auto& other : running->comms)
+      if (const auto comm = other.lock()) abort_one(*comm);
 }
 
 UniqueId rondo_id(const ncclUniqueId& id) {

@@ -59,7 +59,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
   std::string last_error() const;
 
   /// Sets the job of a nonblocking call.
-  void start_job(std::shared_ptr<Job> started);
+  void start_job(std::shared_ptr<const Job> started);
   /// Returns when no job is running.
   void wait_for_job();
   /// From any thread: ends the running operations, of all communicators of its job.
@@ -80,10 +80,12 @@ struct Comm : std::enable_shared_from_this<Comm> {
   bool id_pending = false;    // the id of ncclCommGetUniqueId was not used by ncclCommGrow yet
 
  private:
+  std::shared_ptr<const Job> job();
+
   std::unique_ptr<Communicator> owned_;
   std::atomic<Communicator*> inner_{nullptr};
   mutable std::mutex mutex_;
-  std::shared_ptr<Job> job_;
+  std::shared_ptr<const Job> job_;
   Status failure_;
   std::string last_error_;
 };
