@@ -24,18 +24,13 @@ Expected<Contents> read_manifest(const std::string& folder) {
 
 // First row of a shard's tensor. PyTorch stores it beside the tensors: {"w": {"saved_offsets": [8, 0]}}.
 Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const std::string& path) {
-  const auto entry = info.find(t.name);
-  if (entry == info.end() || !entry->is_object() || !entry->contains("saved_offsets") ||
-      !(*entry)["saved_offsets"].is_array() || (*entry)["saved_offsets"].size() != t.shape.size())
+  const Json& saved = member_of(member_of(info, t.name.c_str()), "saved_offsets");
+  if (!saved.is_array() || saved.size() != t.shape.size())
     return bad_checkpoint(path, fmt::format("tensor '{}': DCP_SHARDING_INFO has no saved_offsets for it", t.name));
-  uint64_t first = 0;
-  size_t dimension = 0;
-  for (const Json& offset : (*entry)["saved_offsets"]) {
-    if (!offset.is_number_unsigned() || (dimension > 0 && offset.get<uint64_t>() != 0))
-      return bad_checkpoint(path, fmt::format("tensor '{}': it is not cut between rows", t.name));
-    if (dimension++ == 0) first = offset.get<uint64_t>();
-  }
-  return first;
+  const auto offsets = whole_numbers(saved);
+  if (!offsets || std::any_of(offsets->begin() + !t.shape.empty(), offsets->end(), [](uint64_t o) { return o != 0; }))
+    return bad_checkpoint(path, fmt::format("tensor '{}': it is not cut between rows", t.name));
+  return offsets->empty() ? 0 : offsets->front();
 }
 
 // Adds a file's tensors: complete tensors, or the rows that its sharding information gives.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "fsdp/host_optimizer.h"
 #include "fsdp/images.h"
 
 namespace rondo {

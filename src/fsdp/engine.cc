@@ -72,8 +72,7 @@ Status Engine::init(const Fill& fill) {
 
 Status Engine::masters_changed() {
   RONDO_TRY(impl_->mark_changed());
-  const Strategy s = impl_->plan.options().strategy;
-  if (s != Strategy::kReplicate && s != Strategy::kShardOptimizer) return {};
+  if (impl_->releases()) return {};
   const int num_units = static_cast<int>(impl_->states.size());
   for (int u = 0; u < num_units; ++u) RONDO_TRY(gather(u));
   for (int u = 0; u < num_units; ++u) RONDO_TRY(wait_gather(u));
@@ -96,16 +95,14 @@ Status Engine::read_owned(const Read& read) const {
 Status Engine::settled() { return impl_->settled(); }
 
 void* Engine::data(int u, size_t tensor) {
-  if (!impl_->check_unit(u).ok() || tensor >= impl_->unit(u).placed.size()) return nullptr;
-  if (impl_->state(u).where != Where::kHere) return nullptr;
+  if (!is_here(u) || tensor >= impl_->unit(u).placed.size()) return nullptr;
   const Placed& at = impl_->unit(u).placed[tensor];
   const Segment& s = impl_->unit(u).segments[at.segment];
   return impl_->buffer(u) + s.data_offset_bytes + at.offset_elems * dtype_bytes(s.param);
 }
 
 void* Engine::grad(int u, size_t tensor) {
-  if (!impl_->check_unit(u).ok() || tensor >= impl_->unit(u).placed.size()) return nullptr;
-  if (!impl_->state(u).writing) return nullptr;
+  if (!impl_->check_unit(u).ok() || !impl_->state(u).writing || tensor >= impl_->unit(u).placed.size()) return nullptr;
   const Placed& at = impl_->unit(u).placed[tensor];
   const Segment& s = impl_->unit(u).segments[at.segment];
   if (!s.trainable) return nullptr;
@@ -358,13 +355,11 @@ Status Engine::cancel_pass() {
   auto keep = [&](const Status& s) {
     if (first.ok()) first = s;
   };
-  const bool releases = impl_->plan.options().strategy == Strategy::kShardAll ||
-                        impl_->plan.options().strategy == Strategy::kShardGradients;
   for (int u = 0; u < static_cast<int>(impl_->states.size()); ++u) {
     UnitState& s = impl_->state(u);
     if (s.where == Where::kComing) keep(wait_gather(u));
     if (s.reducing) keep(wait_reduce(u));
-    if (releases && s.where == Where::kHere) keep(release(u));
+    if (impl_->releases() && s.where == Where::kHere) keep(release(u));
   }
   keep(finish_step());
   return first;

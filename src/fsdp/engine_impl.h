@@ -111,6 +111,10 @@ class Engine::Impl {
       if (o.grad != nullptr && o.own_grad == nullptr) return true;
     return false;
   }
+  /// True if a pass gathers the parameters and releases them.
+  bool releases() const {
+    return plan.options().strategy == Strategy::kShardAll || plan.options().strategy == Strategy::kShardGradients;
+  }
   bool sharded() const { return plan.shard_ranks() > 1; }
   bool replicated() const { return plan.options().nranks > plan.shard_ranks(); }
   uint32_t promises() const { return options.deterministic ? RONDO_PROMISE_RANK_ORDER : 0; }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "fsdp/agree.h"
+#include "fsdp/host_calls.h"
 #include "fsdp/row_ranges.h"
 #include "rondo/fsdp/checkpoint.h"
 
@@ -66,12 +66,12 @@ Status export_full(Engine& engine, const Sink& sink) {
   for (const UnitPlan& unit : units) most = std::max(most, unit_bytes(unit));
   std::unique_ptr<std::byte[]> whole(first ? new (std::nothrow) std::byte[most] : nullptr);
   const bool room = !first || whole != nullptr;
-  RONDO_TRY(agree(
-      calls, room ? engine.settled() : Status(StatusCode::kSystem, "no memory for the whole of the largest unit")));
+  RONDO_TRY(calls.agree(room ? engine.settled()
+                             : Status(StatusCode::kSystem, "no memory for the whole of the largest unit")));
   const std::vector<Part> parts = engine.parts();
   for (size_t u = 0; u < units.size(); ++u) {
     RONDO_TRY(collect(engine, calls, parts, u, whole.get()));
-    RONDO_TRY(agree(calls, first ? hand_out(units[u], whole.get(), sink) : Status()));
+    RONDO_TRY(calls.agree(first ? hand_out(units[u], whole.get(), sink) : Status()));
   }
   return {};
 }
@@ -95,13 +95,13 @@ Status save_full(Engine& engine, const std::string& path) {
     file = std::make_unique<WholeFile>(std::move(created));
     return file->write_at(0, header.data(), header.size());
   };
-  RONDO_TRY(agree(calls, open()));
+  RONDO_TRY(calls.agree(open()));
   std::map<std::string, uint64_t> begin;
   for (const TensorEntry& t : plain.tensors) begin[t.name] = t.begin;
   RONDO_TRY(export_full(engine, [&](const std::string& name, const Tensor&, const void* data, uint64_t size_bytes) {
     return file->write_at(begin.at(name), data, size_bytes);
   }));
-  return agree(calls, first ? file->finish() : Status());
+  return calls.agree(first ? file->finish() : Status());
 }
 
 }  // namespace rondo::fsdp

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/fd.h"
 #include "rondo/status.h"
 
 struct evp_md_ctx_st;
@@ -17,7 +18,7 @@ constexpr uint64_t kPieceBytes = 1 << 20;  // unit of hashing, writing and copyi
 
 constexpr const char* kBeside = ".saving";  // suffix of a file or folder while it is written
 
-/// Returns kSystem, "cannot DO PATH: errno's text". For EFBIG it returns kExhausted with the file size limit.
+/// Returns "cannot DO PATH: errno's text", as kSystem, or as kExhausted with the limit that was reached.
 Status system_error(const std::string& what, const std::string& path);
 
 class Sha256 {
@@ -38,17 +39,15 @@ class Sha256 {
 class File {
  public:
   static Expected<File> open(const std::string& path);
-  File(File&& o) noexcept;
-  File& operator=(File&&) = delete;
-  ~File();
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
   /// Reads all size_bytes, or fails.
   Status read(uint64_t at, uint64_t size_bytes, void* to) const;
 
  private:
-  File(int fd, std::string path, uint64_t size_bytes) : fd_(fd), path_(std::move(path)), size_bytes_(size_bytes) {}
-  int fd_;
+  File(Fd fd, std::string path, uint64_t size_bytes)
+      : fd_(std::move(fd)), path_(std::move(path)), size_bytes_(size_bytes) {}
+  Fd fd_;
   std::string path_;
   uint64_t size_bytes_;
 };
@@ -58,17 +57,16 @@ class File {
 class Writer {
  public:
   static Expected<Writer> create(const std::string& path);
-  Writer(Writer&& o) noexcept;
-  Writer& operator=(Writer&&) = delete;
-  ~Writer();
   Status write(const void* data, uint64_t size_bytes, Sha256* hash = nullptr);
   /// Writes at any offset. The position of write() does not change.
   Status write_at(uint64_t at, const void* data, uint64_t size_bytes);
   Status finish();
 
  private:
-  Writer(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  int fd_;
+  Writer(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  template <class Some>
+  Status write_all(const void* data, uint64_t size_bytes, const Some& write_some);
+  Fd fd_;
   std::string path_;
 };
 
@@ -77,8 +75,7 @@ class Writer {
 class WholeFile {
  public:
   static Expected<WholeFile> create(const std::string& path);
-  WholeFile(WholeFile&& o) noexcept;
-  WholeFile& operator=(WholeFile&&) = delete;
+  WholeFile(WholeFile&& o) noexcept : beside_(std::move(o.beside_)), path_(std::exchange(o.path_, {})) {}
   ~WholeFile();
   Status write(const void* data, uint64_t size_bytes) { return beside_.write(data, size_bytes); }
   Status write_at(uint64_t at, const void* data, uint64_t size_bytes) { return beside_.write_at(at, data, size_bytes); }

@@ -48,33 +48,35 @@ Status list_checkpoint(const std::string& folder, bool inner, std::vector<std::s
   return {};
 }
 
+// Returns the paths of a folder that may be replaced: none if it does not exist; its own comes last.
+Expected<std::vector<std::string>> paths_of_checkpoint(const std::string& folder) {
+  std::vector<std::string> paths;
+  struct stat s;
+  if (::lstat(folder.c_str(), &s) != 0) {
+    if (errno == ENOENT) return paths;
+    return system_error("look at", folder);
+  }
+  if (!S_ISDIR(s.st_mode))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("'{}' cannot be replaced by a checkpoint: it is not a folder", folder));
+  RONDO_TRY(list_checkpoint(folder, false, &paths));
+  paths.push_back(folder);
+  return paths;
+}
+
 }  // namespace
 
 std::string shard_name(int rank) { return fmt::format("shard-{:05}-model-00001-of-00001.safetensors", rank + 1); }
 
-Status check_replaceable(const std::string& folder) {
-  struct stat s;
-  if (::lstat(folder.c_str(), &s) != 0) return errno == ENOENT ? Status() : system_error("look at", folder);
-  if (!S_ISDIR(s.st_mode))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' cannot be replaced by a checkpoint: it is not a folder", folder));
-  std::vector<std::string> paths;
-  return list_checkpoint(folder, false, &paths);
-}
-
 Status remove_checkpoint(const std::string& folder) {
-  if (!exists(folder)) return {};
-  RONDO_TRY(check_replaceable(folder));
-  std::vector<std::string> paths;
-  RONDO_TRY(list_checkpoint(folder, false, &paths));
-  paths.push_back(folder);
+  RONDO_TRY_ASSIGN(const std::vector<std::string> paths, paths_of_checkpoint(folder));
   for (const std::string& path : paths)
     if (::remove(path.c_str()) != 0 && errno != ENOENT) return system_error("remove", path);
   return {};
 }
 
 Status begin_folder(const std::string& folder, bool optimizer) {
-  RONDO_TRY(check_replaceable(folder));
+  RONDO_TRY(paths_of_checkpoint(folder).status());
   const std::string beside = folder + kBeside;
   RONDO_TRY(remove_checkpoint(beside));
   RONDO_TRY(make_folder(beside));

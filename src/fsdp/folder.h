@@ -16,12 +16,11 @@ namespace rondo::fsdp {
 std::string shard_name(int rank);
 constexpr const char* kOptimizerFolder = "optimizer";
 
-/// Ok if `folder` may be replaced: it does not exist, is empty, or holds only a checkpoint. Errors: kInvalidArgument,
-/// which names the first other file.
-Status check_replaceable(const std::string& folder);
-/// Removes a checkpoint, complete or not. Ok if there is none. Errors: as check_replaceable, and kSystem.
+/// Removes a checkpoint, complete or not. Ok if there is none. Errors: kInvalidArgument, which names the first file
+/// that is not part of a checkpoint; kSystem.
 Status remove_checkpoint(const std::string& folder);
-/// Makes an empty DIR.saving, with a folder for the optimizer if requested.
+/// Makes an empty DIR.saving, with a folder for the optimizer if requested. Errors: as remove_checkpoint, also if DIR
+/// holds more than a checkpoint.
 Status begin_folder(const std::string& folder, bool optimizer);
 /// Moves DIR.saving to DIR and then sets *replaced. Errors: kSystem, kUnsupported. If an error comes with *replaced
 /// set, a crash may undo the move, and DIR.saving holds the old checkpoint.

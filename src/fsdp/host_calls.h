@@ -31,6 +31,9 @@ class HostCalls {
   Status send(const std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
   /// Receives into host memory.
   Status recv(std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
+  /// Collective. Returns on all ranks the error of the first rank that has one, with its rank, so that no rank goes on,
+  /// or waits, after another has failed. Texts are cut to 2 KB.
+  Status agree(const Status& mine);
 
  private:
   bool direct() const { return device_.memory() == rondo::Memory::kHost; }

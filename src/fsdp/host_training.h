@@ -1,10 +1,15 @@
-// Implements rondo/fsdp/device.h for host memory. Every call is complete when it returns.
+// Implements rondo/fsdp/device.h for host memory. Every call is complete when it returns. The CUDA kernels are in
+// fsdp/optimizer_kernels.h.
 // Thread safety: one thread at a time.
 #pragma once
 
+#include "fsdp/optimizer_rules.h"
 #include "rondo/fsdp/device.h"
 
 namespace rondo {
+
+/// step: counted from 1.
+RuleConstants rule_constants(const fsdp::OptimizerConfig& config, int64_t step, float scale);
 
 class HostTraining : public fsdp::Device {
  public:

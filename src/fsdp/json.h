@@ -11,8 +11,10 @@
   }                                 \
   }
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rondo::fsdp {
 
@@ -45,6 +47,23 @@ inline bool is_deeper(std::string_view text, int most) {
 inline Json parse_json(std::string_view text, int most = kMostDepth) {
   if (is_deeper(text, most)) return Json(Json::value_t::discarded);
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+}
+
+/// The numbers of a list of whole numbers; nullopt for anything else.
+inline std::optional<std::vector<uint64_t>> whole_numbers(const Json& json) {
+  if (!json.is_array()) return std::nullopt;
+  std::vector<uint64_t> numbers;
+  for (const Json& n : json) {
+    if (!n.is_number_unsigned()) return std::nullopt;
+    numbers.push_back(n.get<uint64_t>());
+  }
+  return numbers;
+}
+/// The member of an object; null if it is absent.
+inline const Json& member_of(const Json& object, const char* key) {
+  static const Json none;
+  const auto it = object.find(key);
+  return it != object.end() ? *it : none;
 }
 
 inline std::string text_of(const Json& json, int indent = -1) {

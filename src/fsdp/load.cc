@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "fsdp/agree.h"
+#include "fsdp/host_calls.h"
 #include "fsdp/manifest.h"
 #include "fsdp/reader.h"
 #include "fsdp/row_ranges.h"
@@ -47,11 +47,11 @@ class Loading {
 };
 
 Expected<Loaded> Loading::run() {
-  RONDO_TRY(agree(calls_, open()));
-  if (options_.verify) RONDO_TRY(agree(calls_, verify_share()));
+  RONDO_TRY(calls_.agree(open()));
+  if (options_.verify) RONDO_TRY(calls_.agree(verify_share()));
   const Status mine = read();
   const Status gathered = engine_.masters_changed();  // collective, so it also runs if reading failed
-  RONDO_TRY(agree(calls_, mine.ok() ? gathered : mine));
+  RONDO_TRY(calls_.agree(mine.ok() ? gathered : mine));
   if (has_optimizer_) engine_.set_optimizer_steps(contents_.optimizer_steps);
   return Loaded{contents_.items, has_optimizer_};
 }

@@ -32,22 +32,22 @@ class Decoder {
     return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}: expected {}", what_, place, expected));
   }
   Status number(const Json& object, const char* key, const std::string& place, uint64_t most, uint64_t* to) const {
-    const auto it = object.find(key);
-    if (it == object.end() || !it->is_number_unsigned() || it->get<uint64_t>() > most)
+    const Json& value = member_of(object, key);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > most)
       return wrong(place + key, fmt::format("a whole number up to {}", most));
-    *to = it->get<uint64_t>();
+    *to = value.get<uint64_t>();
     return {};
   }
   Status text(const Json& object, const char* key, const std::string& place, std::string* to) const {
-    const auto it = object.find(key);
-    if (it == object.end() || !it->is_string()) return wrong(place + key, "a string");
-    *to = it->get_ref<const std::string&>();
+    const Json& value = member_of(object, key);
+    if (!value.is_string()) return wrong(place + key, "a string");
+    *to = value.get_ref<const std::string&>();
     return {};
   }
   Expected<const Json*> member(const Json& object, const char* key, Json::value_t type, const char* expected) const {
-    const auto it = object.find(key);
-    if (it == object.end() || it->type() != type) return wrong(key, expected);
-    return &*it;
+    const Json& value = member_of(object, key);
+    if (value.type() != type) return wrong(key, expected);
+    return &value;
   }
 
   Status files(const Json& array, Contents* to) const;
@@ -86,19 +86,16 @@ Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
     const auto known = safetensors_dtype(dtype);
     if (!known) return wrong(place + "dtype", "a type that rondo has");
     t.dtype = *known;
-    const auto shape = json.find("shape"), parts = json.find("parts");
-    if (shape == json.end() || !shape->is_array()) return wrong(place + "shape", "a list");
-    for (const Json& n : *shape) {
-      if (!n.is_number_unsigned()) return wrong(place + "shape", "whole numbers");
-      t.shape.push_back(n.get<uint64_t>());
-    }
+    auto shape = whole_numbers(member_of(json, "shape"));
+    if (!shape) return wrong(place + "shape", "a list of whole numbers");
+    t.shape = std::move(*shape);
     if (!tensor_bytes(t.dtype, t.shape)) return wrong(place + "shape", "no more elements than memory has bytes");
-    if (parts == json.end() || !parts->is_array()) return wrong(place + "parts", "a list");
-    for (const Json& p : *parts) {
-      const bool three = p.is_array() && p.size() == 3 &&
-                         std::all_of(p.begin(), p.end(), [](const Json& n) { return n.is_number_unsigned(); });
-      if (!three || p[0].get<uint64_t>() >= num_files) return wrong(place + "parts", "[file, first row, rows]");
-      t.parts.push_back({p[0].get<size_t>(), p[1].get<uint64_t>(), p[2].get<uint64_t>()});
+    const Json& parts = member_of(json, "parts");
+    if (!parts.is_array()) return wrong(place + "parts", "a list");
+    for (const Json& part : parts) {
+      const auto p = whole_numbers(part);
+      if (!p || p->size() != 3 || (*p)[0] >= num_files) return wrong(place + "parts", "[file, first row, rows]");
+      t.parts.push_back({(*p)[0], (*p)[1], (*p)[2]});
     }
     RONDO_TRY(check_rows(what_, &t));
     to->emplace(name, std::move(t));
@@ -127,9 +124,9 @@ Status Decoder::optimizer(const Json& object, Contents* to) const {
   uint64_t steps = 0;
   RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
   to->optimizer_steps = static_cast<int64_t>(steps);
-  const auto states = object.find("states");
-  if (states == object.end() || !states->is_array()) return wrong("optimizer.states", "a list of names");
-  for (const Json& s : *states) {
+  const Json& states = member_of(object, "states");
+  if (!states.is_array()) return wrong("optimizer.states", "a list of names");
+  for (const Json& s : states) {
     if (!s.is_string()) return wrong("optimizer.states", "a list of names");
     to->state_names.push_back(s.get<std::string>());
   }

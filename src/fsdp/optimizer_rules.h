@@ -1,4 +1,4 @@
-// Optimizers, one element at a time. The host's loops (host_optimizer.cc) and the CUDA kernels (optimizer_kernels.h)
+// Optimizers, one element at a time. The host's loops (host_training.cc) and the CUDA kernels (optimizer_kernels.h)
 // run this code, so that both give the same bits. Both are compiled without contraction of a * b + c, and with IEEE 754
 // rounding of square roots and divisions. Thread safety: plain values and pure functions.
 #pragma once

@@ -111,9 +111,7 @@ Status Engine::Pass::end_backward(int u) {
     next_ = at + 1;
   }
   const UnitPlan& p = impl_.unit(u);
-  const Strategy s = impl_.plan.options().strategy;
-  const bool releases = s == Strategy::kShardAll || s == Strategy::kShardGradients;
-  if (std::exchange(mine.release_due, false) || (mine.off_list && releases)) RONDO_TRY(let_go(u));
+  if (std::exchange(mine.release_due, false) || (mine.off_list && impl_.releases())) RONDO_TRY(let_go(u));
   const bool reduces = p.grad_buffer >= 0 && !p.keeps_grads;
   if (std::exchange(mine.reduce_due, false) || (mine.off_list && reduces)) RONDO_TRY(engine_.reduce(u));
   return {};
@@ -199,9 +197,7 @@ Status Engine::Pass::finish() {
                       "order: run forward in the pass, or call adopt_order",
                       impl_.name(u)));
   // Parameters that stay gathered would be stale after the next step.
-  const Strategy s = impl_.plan.options().strategy;
-  const bool gathers = s == Strategy::kShardAll || s == Strategy::kShardGradients;
-  for (int u = 0; gathers && u < static_cast<int>(uses_.size()); ++u) RONDO_TRY(let_go(u));
+  for (int u = 0; impl_.releases() && u < static_cast<int>(uses_.size()); ++u) RONDO_TRY(let_go(u));
   stage_ = Stage::kEnded;
   return {};
 }

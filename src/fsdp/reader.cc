@@ -38,11 +38,6 @@ Expected<const File*> Reader::open(size_t i) {
   return &open_.front().second;
 }
 
-Status Reader::read(const StoredTensor& t, uint64_t first_row, uint64_t num_rows, void* to) {
-  const uint64_t row_bytes = tensor_bytes(t.dtype, t.shape).value_or(0) / rows_of(t.shape);
-  return read_bytes(t, first_row * row_bytes, num_rows * row_bytes, to);
-}
-
 Status Reader::read_bytes(const StoredTensor& t, uint64_t first_byte, uint64_t size_bytes, void* to) {
   const uint64_t row_bytes = tensor_bytes(t.dtype, t.shape).value_or(0) / rows_of(t.shape);
   auto* at = static_cast<char*>(to);

@@ -17,10 +17,7 @@ class Reader {
  public:
   /// contents must outlive it.
   explicit Reader(const Contents& contents) : contents_(contents) {}
-  /// Reads num_rows > 0 consecutive rows of a tensor of contents. Errors: kInvalidArgument (a file differs from
-  /// contents), kSystem.
-  Status read(const StoredTensor& tensor, uint64_t first_row, uint64_t num_rows, void* to);
-  /// Reads a byte range of a tensor in the same way.
+  /// Reads a byte range of a tensor of contents. Errors: kInvalidArgument (a file differs from contents), kSystem.
   Status read_bytes(const StoredTensor& tensor, uint64_t first_byte, uint64_t size_bytes, void* to);
 
  private:

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/codec.h"
 #include "fsdp/json.h"
 
 namespace rondo::fsdp {
@@ -21,17 +22,6 @@ Status bad_file(const std::string& file, const std::string& why) {
 }
 Status bad_file(const std::string& file, const std::string& tensor, const std::string& why) {
   return bad_file(file, fmt::format("tensor '{}': {}", tensor, why));
-}
-
-std::string little_endian(uint64_t value) {
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xFF);
-  return bytes;
-}
-uint64_t from_little_endian(std::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < kLengthBytes; ++i) value |= static_cast<uint64_t>(static_cast<uint8_t>(bytes[i])) << (8 * i);
-  return value;
 }
 
 // Finds a repeated key. JSON keeps one of two equal keys, and that would hide a tensor. (A parser callback would be
@@ -72,21 +62,17 @@ Expected<Json> parse_header(std::string_view text, const std::string& file) {
 Expected<TensorEntry> read_entry(const std::string& name, const Json& json, const std::string& file) {
   TensorEntry t{.name = name, .shape = {}};
   if (!json.is_object()) return bad_file(file, name, "expected an object with dtype, shape and data_offsets");
-  const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
-  if (dtype == json.end() || !dtype->is_string()) return bad_file(file, name, "its dtype is not a string");
-  const auto known = safetensors_dtype(dtype->get_ref<const std::string&>());
-  if (!known) return bad_file(file, name, fmt::format("rondo has no type '{}'", dtype->get_ref<const std::string&>()));
+  const Json& dtype = member_of(json, "dtype");
+  if (!dtype.is_string()) return bad_file(file, name, "its dtype is not a string");
+  const auto known = safetensors_dtype(dtype.get_ref<const std::string&>());
+  if (!known) return bad_file(file, name, fmt::format("rondo has no type '{}'", dtype.get_ref<const std::string&>()));
   t.dtype = *known;
-  auto whole_numbers = [](const Json& array) {
-    return array.is_array() &&
-           std::all_of(array.begin(), array.end(), [](const Json& n) { return n.is_number_unsigned(); });
-  };
-  if (shape == json.end() || !whole_numbers(*shape))
-    return bad_file(file, name, "its shape is not a list of whole numbers");
-  for (const Json& n : *shape) t.shape.push_back(n.get<uint64_t>());
-  if (offsets == json.end() || !whole_numbers(*offsets) || offsets->size() != 2)
-    return bad_file(file, name, "its data_offsets are not two whole numbers");
-  t.begin = (*offsets)[0].get<uint64_t>(), t.end = (*offsets)[1].get<uint64_t>();
+  auto shape = whole_numbers(member_of(json, "shape"));
+  if (!shape) return bad_file(file, name, "its shape is not a list of whole numbers");
+  t.shape = std::move(*shape);
+  const auto offsets = whole_numbers(member_of(json, "data_offsets"));
+  if (!offsets || offsets->size() != 2) return bad_file(file, name, "its data_offsets are not two whole numbers");
+  t.begin = (*offsets)[0], t.end = (*offsets)[1];
   const auto bytes = tensor_bytes(t.dtype, t.shape);
   if (!bytes) return bad_file(file, name, "its shape has more elements than memory has bytes");
   if (t.end < t.begin || t.end - t.begin != *bytes)
@@ -125,7 +111,7 @@ Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, 
 
 Expected<uint64_t> header_bytes(std::string_view start, uint64_t file_bytes, const std::string& file) {
   if (file_bytes < kLengthBytes || start.size() < kLengthBytes) return bad_file(file, "it has less than 8 bytes");
-  const uint64_t length = from_little_endian(start);
+  const uint64_t length = Decoder(start).get<uint64_t>();
   if (length > file_bytes - kLengthBytes)
     return bad_file(file, fmt::format("its header should have {} bytes, the file has {}", length, file_bytes));
   if (length > kMostHeaderBytes)
@@ -197,7 +183,7 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
                   fmt::format("{} tensors need a header of {} bytes, but readers accept at most {}",
                               file->tensors.size(), text.size(), kMostHeaderBytes));
   for (TensorEntry& t : file->tensors) t.begin += kLengthBytes + text.size(), t.end += kLengthBytes + text.size();
-  return little_endian(text.size()) + text;
+  return encode(uint64_t{text.size()}) + text;
 }
 
 Expected<Safetensors> decode_safetensors(std::string_view start, uint64_t file_bytes, const std::string& what) {

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 
-#include "fsdp/agree.h"
 #include "fsdp/file.h"
 #include "fsdp/folder.h"
+#include "fsdp/host_calls.h"
 #include "fsdp/json.h"
 #include "fsdp/manifest.h"
 #include "fsdp/row_ranges.h"
@@ -22,29 +24,19 @@ struct Record {
   char sha256[64] = {};
 };
 
-// One rank's part of a tensor, as a file stores it.
+// One rank's part of a tensor or of its optimizer state, as a file stores it.
 struct Piece {
   std::string name;
   const Tensor* tensor;
-  uint64_t first_row, num_rows;
+  RowRange rows;
   Dtype dtype;
-  const void* data;
+  std::optional<size_t> state;  // nothing: the tensor itself
 };
 
 std::vector<uint64_t> shape_of(const Tensor& t, uint64_t num_rows) {
   std::vector<uint64_t> shape = t.shape;
   if (!shape.empty()) shape[0] = num_rows;
   return shape;
-}
-
-// Address of an element of the tensor. Null for a tensor without elements.
-const void* data_at(const Part* part, uint64_t first) {
-  return part == nullptr
-             ? nullptr
-             : static_cast<const std::byte*>(part->master) + (first - part->first) * dtype_bytes(part->dtype);
-}
-const void* state_at(const Part* part, size_t state, uint64_t first) {
-  return part == nullptr ? nullptr : part->states[state] + (first - part->first);
 }
 
 class Saving {
@@ -66,6 +58,8 @@ class Saving {
  private:
   Status check() const;
   Status write_mine(std::vector<Record>* mine);
+  std::array<std::vector<Piece>, 2> pieces_of(Rank r) const;
+  const void* data_of(const Piece& piece) const;
   Expected<Record> write_file(const std::string& path, const std::vector<Piece>& pieces) const;
   Status write_values(Writer& writer, const void* data, uint64_t size_bytes, Sha256* hash) const;
   Contents describe(const std::vector<Record>& records) const;
@@ -79,6 +73,7 @@ class Saving {
   const std::string folder_;
   const SaveOptions& options_;
   std::vector<std::string> states_;
+  std::vector<Part> parts_;  // of this rank, in the order of units and tensors
   bool replaced_ = false;  // the new checkpoint is in place
 };
 
@@ -93,37 +88,48 @@ Status Saving::check() const {
 }
 
 Status Saving::run() {
-  RONDO_TRY(agree(calls_, check()));
+  RONDO_TRY(calls_.agree(check()));
   const bool first = comm_.rank() == 0;
   std::vector<Record> mine(2), all(2 * static_cast<size_t>(comm_.size()));
-  Status s = agree(calls_, first ? begin_folder(folder_, !states_.empty()) : Status());
-  if (s.ok()) s = agree(calls_, write_mine(&mine));
+  Status s = calls_.agree(first ? begin_folder(folder_, !states_.empty()) : Status());
+  if (s.ok()) s = calls_.agree(write_mine(&mine));
   if (s.ok()) s = calls_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
-  if (s.ok()) s = agree(calls_, first ? finish(all) : Status());
+  if (s.ok()) s = calls_.agree(first ? finish(all) : Status());
   // After the exchange DIR.saving holds the old checkpoint. It stays after an error: a crash may restore either one.
   if (!s.ok() && first && !replaced_) (void)remove_checkpoint(beside());
   return s;
 }
 
-// Writes the parameters, then the same rows of the optimizer's states.
+// What a rank stores: rows of parameters, and the same rows of the optimizer's states.
+std::array<std::vector<Piece>, 2> Saving::pieces_of(Rank r) const {
+  std::array<std::vector<Piece>, 2> all;
+  for (const RowRange& rows : row_ranges(plan_, r)) {
+    const UnitPlan& unit = plan_.units()[rows.unit];
+    const Tensor& t = unit.tensors[rows.tensor];
+    const std::string name = full_name(unit, t);
+    all[0].push_back({name, &t, rows, t.dtype, {}});
+    for (size_t k = 0; t.trainable && k < states_.size(); ++k)
+      all[1].push_back({name + "." + states_[k], &t, rows, Dtype::kFloat32, k});
+  }
+  return all;
+}
+
+// Address of this rank's values. Null for a tensor without elements.
+const void* Saving::data_of(const Piece& p) const {
+  const uint64_t elems = plan_.units()[p.rows.unit].placed[p.rows.tensor].num_elems;
+  if (elems == 0) return nullptr;
+  const auto part = std::lower_bound(parts_.begin(), parts_.end(), p.rows, [](const Part& a, const RowRange& b) {
+    return std::pair(static_cast<size_t>(a.unit), a.tensor) < std::pair(b.unit, b.tensor);
+  });
+  const uint64_t skipped = elems / rows_of(p.tensor->shape) * p.rows.first_row - part->first;
+  if (p.state) return part->states[*p.state] + skipped;
+  return static_cast<const std::byte*>(part->master) + skipped * dtype_bytes(part->dtype);
+}
+
 Status Saving::write_mine(std::vector<Record>* mine) {
   RONDO_TRY(engine_.settled());
-  const std::vector<Part> parts = engine_.parts();
-  std::map<std::pair<size_t, size_t>, const Part*> owned;
-  for (const Part& p : parts) owned[{static_cast<size_t>(p.unit), p.tensor}] = &p;
-  std::vector<Piece> params, states;
-  for (const RowRange& s : row_ranges(plan_, comm_.rank())) {
-    const UnitPlan& unit = plan_.units()[s.unit];
-    const Tensor& t = unit.tensors[s.tensor];
-    const std::string name = full_name(unit, t);
-    const uint64_t elems = unit.placed[s.tensor].num_elems,
-                   first = elems == 0 ? 0 : elems / rows_of(t.shape) * s.first_row;
-    const Part* part = elems == 0 ? nullptr : owned.at({s.unit, s.tensor});
-    params.push_back({name, &t, s.first_row, s.num_rows, t.dtype, data_at(part, first)});
-    for (size_t k = 0; t.trainable && k < states_.size(); ++k)
-      states.push_back(
-          {name + "." + states_[k], &t, s.first_row, s.num_rows, Dtype::kFloat32, state_at(part, k, first)});
-  }
+  parts_ = engine_.parts();
+  const auto [params, states] = pieces_of(comm_.rank());
   const std::string name = shard_name(comm_.rank());
   RONDO_TRY_ASSIGN((*mine)[0], write_file(beside() + "/" + name, params));
   RONDO_TRY_ASSIGN((*mine)[1], write_file(fmt::format("{}/{}/{}", beside(), kOptimizerFolder, name), states));
@@ -137,9 +143,9 @@ Expected<Record> Saving::write_file(const std::string& path, const std::vector<P
   Json info = Json::object();
   std::map<std::string, const Piece*> by_name;
   for (const Piece& p : pieces) {
-    file.tensors.push_back({p.name, p.dtype, shape_of(*p.tensor, p.num_rows)});
+    file.tensors.push_back({p.name, p.dtype, shape_of(*p.tensor, p.rows.num_rows)});
     std::vector<uint64_t> offsets(p.tensor->shape.size());
-    if (!offsets.empty()) offsets[0] = p.first_row;
+    if (!offsets.empty()) offsets[0] = p.rows.first_row;
     info[p.name] = {{"saved_offsets", offsets}};
     by_name[p.name] = &p;
   }
@@ -150,7 +156,7 @@ Expected<Record> Saving::write_file(const std::string& path, const std::vector<P
   RONDO_TRY(writer.write(header.data(), header.size(), &hash));
   Record record{header.size(), {}};
   for (const TensorEntry& t : file.tensors) {
-    RONDO_TRY(write_values(writer, by_name.at(t.name)->data, t.end - t.begin, &hash));
+    RONDO_TRY(write_values(writer, data_of(*by_name.at(t.name)), t.end - t.begin, &hash));
     record.size_bytes += t.end - t.begin;
   }
   RONDO_TRY(writer.finish());
@@ -179,25 +185,17 @@ Contents Saving::describe(const std::vector<Record>& records) const {
   c.items = options_.items;
   c.state_names = states_;
   c.optimizer_steps = options_.optimizer ? engine_.optimizer_steps() : 0;
-  auto add = [](std::map<std::string, StoredTensor>* to, const std::string& name, Dtype dtype, const Tensor& t,
-                const StoredRows& rows) {
-    to->try_emplace(name, StoredTensor{name, dtype, t.shape, {}}).first->second.parts.push_back(rows);
-  };
   for (Rank r = 0; r < comm_.size(); ++r) {
-    size_t files[2] = {};
+    const auto pieces = pieces_of(r);
     for (const size_t kind : {0, 1}) {
       const Record& record = records[2 * static_cast<size_t>(r) + kind];
-      files[kind] = c.files.size();
+      for (const Piece& p : pieces[kind])
+        (kind == 0 ? c.parameters : c.states)
+            .try_emplace(p.name, StoredTensor{p.name, p.dtype, p.tensor->shape, {}})
+            .first->second.parts.push_back({c.files.size(), p.rows.first_row, p.rows.num_rows});
       if (record.size_bytes == 0) continue;
       const std::string name = kind == 0 ? shard_name(r) : fmt::format("{}/{}", kOptimizerFolder, shard_name(r));
       c.files.push_back({name, record.size_bytes, std::string(record.sha256, sizeof record.sha256)});
-    }
-    for (const RowRange& s : row_ranges(plan_, r)) {
-      const Tensor& t = plan_.units()[s.unit].tensors[s.tensor];
-      const std::string name = full_name(plan_.units()[s.unit], t);
-      add(&c.parameters, name, t.dtype, t, {files[0], s.first_row, s.num_rows});
-      for (size_t k = 0; t.trainable && k < states_.size(); ++k)
-        add(&c.states, name + "." + states_[k], Dtype::kFloat32, t, {files[1], s.first_row, s.num_rows});
     }
   }
   for (const UnitPlan& unit : plan_.units())

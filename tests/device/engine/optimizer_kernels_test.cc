@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "fsdp/host_optimizer.h"
+#include "fsdp/host_training.h"
 #include "support/host_kernels/host_kernels.h"
 
 namespace rondo::testing {
@@ -89,8 +89,9 @@ TEST(OptimizerKernelsTest, AddAndScale) {
   for (const uint64_t n : kElems)
     for (const uint32_t shift : {0u, 2u}) {
       Arrays on_host(5), on_device(5);
-      add_floats(n, at(on_host.p, shift), at(on_host.g, 0));
-      scale_floats(n, 0.3f, at(on_host.s0, shift));
+      HostTraining host;
+      ASSERT_TRUE(host.add(n, at(on_host.p, shift), at(on_host.g, 0)).ok());
+      ASSERT_TRUE(host.scale(n, 0.3f, at(on_host.s0, shift)).ok());
       run("rondo_floats_add", {at(on_device.p, shift), at(on_device.g, 0), {}, nullptr, n, {}}, 2, 2);
       OptimizerArgs args{at(on_device.s0, shift), at(on_device.s0, shift), {}, nullptr, n, {}};
       args.constants.scale = 0.3f;
@@ -108,7 +109,7 @@ TEST(OptimizerKernelsTest, SquaresAddUpInTheSameLanes) {
   for (float& v : x) v = normal(random);
   std::vector<double> on_host(kSquareLanes), one_grid(kSquareLanes), other_grid(kSquareLanes);
   for (const uint64_t n : {x.size(), size_t{1009}}) {
-    add_squares(n, x.data(), on_host.data());
+    ASSERT_TRUE(HostTraining().add_squares(n, x.data(), on_host.data()).ok());
     run("rondo_add_squares", {nullptr, x.data(), {}, one_grid.data(), n, {}}, 1, 3);
     run("rondo_add_squares", {nullptr, x.data(), {}, other_grid.data(), n, {}}, 2, 4);
   }
