@@ -24,9 +24,9 @@ Json encode_tensors(const std::map<std::string, StoredTensor>& tensors) {
 }
 
 // Decodes one document. The first error is returned.
-class Decoder {
+class ManifestReader {
  public:
-  explicit Decoder(const std::string& what) : what_(what) {}
+  explicit ManifestReader(const std::string& what) : what_(what) {}
 
   Status wrong(const std::string& place, std::string_view expected) const {
     return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}: expected {}", what_, place, expected));
@@ -59,7 +59,7 @@ class Decoder {
   const std::string& what_;
 };
 
-Status Decoder::files(const Json& array, Contents* to) const {
+Status ManifestReader::files(const Json& array, Contents* to) const {
   for (size_t i = 0; i < array.size(); ++i) {
     const std::string place = fmt::format("files[{}].", i);
     if (!array[i].is_object()) return wrong(place, "an object");
@@ -75,8 +75,8 @@ Status Decoder::files(const Json& array, Contents* to) const {
   return {};
 }
 
-Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
-                        std::map<std::string, StoredTensor>* to) const {
+Status ManifestReader::tensors(const Json& object, const char* key, size_t num_files,
+                               std::map<std::string, StoredTensor>* to) const {
   for (const auto& [name, json] : object.items()) {
     const std::string place = fmt::format("{}.{}.", key, name);
     if (!json.is_object()) return wrong(place, "an object");
@@ -104,7 +104,7 @@ Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
 }
 
 // Checks that the parts of a file need no more bytes than the file has. This bounds all later reads.
-Status Decoder::fits(const Contents& c) const {
+Status ManifestReader::fits(const Contents& c) const {
   std::vector<uint64_t> held(c.files.size());
   for (const auto* tensors : {&c.parameters, &c.states})
     for (const auto& [name, t] : *tensors) {
@@ -120,7 +120,7 @@ Status Decoder::fits(const Contents& c) const {
   return {};
 }
 
-Status Decoder::optimizer(const Json& object, Contents* to) const {
+Status ManifestReader::optimizer(const Json& object, Contents* to) const {
   uint64_t steps = 0;
   RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
   to->optimizer_steps = static_cast<int64_t>(steps);
@@ -171,7 +171,7 @@ std::string encode_manifest(const Contents& c) {
 }
 
 Expected<Contents> decode_manifest(const std::string& text, const std::string& what) {
-  const Decoder d(what);
+  const ManifestReader d(what);
   const Json json = parse_json(text);
   if (!json.is_object()) return d.wrong("the file", fmt::format("a JSON object, nested at most {} deep", kMostDepth));
   std::string format;
