@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"
@@ -144,16 +143,8 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   }
   if (devices.empty()) return made;
   // take_device is collective: each rank needs its own thread.
-  std::vector<Status> ended(made.size());
-  std::deque<Thread> threads(made.size());
-  for (size_t r = 0; r < made.size(); ++r)
-    if (Status s =
-            threads[r].start("a thread that makes a rank", [&, r] { ended[r] = made[r]->take_device(devices[r]); });
-        !s.ok())
-      ended[r] = std::move(s);
-  for (Thread& t : threads)
-    if (t.joinable()) t.join();
-  for (const Status& s : ended) RONDO_TRY(s);
+  RONDO_TRY(run_concurrently("a thread that makes a rank", made.size(),
+                             [&](size_t r) { return made[r]->take_device(devices[r]); }));
   return made;
 }
 

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <deque>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/limits.h"
 
@@ -38,6 +41,18 @@ void Thread::detach() {
   RONDO_CHECK(joinable());
   pthread_detach(*thread_);
   thread_.reset();
+}
+
+Status run_concurrently(std::string_view what, size_t num, const std::function<Status(size_t)>& task) {
+  std::vector<Status> results(num);
+  std::deque<Thread> threads(num);
+  for (size_t i = 1; i < num; ++i)
+    if (Status s = threads[i].start(what, [&, i] { results[i] = task(i); }); !s.ok()) results[i] = std::move(s);
+  if (num > 0) results[0] = task(0);
+  for (Thread& t : threads)
+    if (t.joinable()) t.join();
+  for (Status& s : results) RONDO_TRY(std::move(s));
+  return {};
 }
 
 }  // namespace rondo

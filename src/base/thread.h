@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string_view>
@@ -28,5 +29,9 @@ class Thread {
  private:
   std::optional<pthread_t> thread_;
 };
+
+/// Runs task(0) .. task(num - 1) at the same time: the first on this thread, the others on threads of their own. Returns
+/// the first error, also that of a thread that cannot be started (`what`).
+Status run_concurrently(std::string_view what, size_t num, const std::function<Status(size_t)>& task);
 
 }  // namespace rondo

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <deque>
 #include <utility>
 
 #include "base/no_cancel.h"
@@ -11,25 +10,6 @@
 #include "nccl/result.h"
 
 namespace rondo::nccl {
-namespace {
-
-// All wait for other ranks, and some of these may be in this process. Therefore they run concurrently.
-Status run_setups(const std::vector<Setup>& setups) {
-  std::vector<Status> results(setups.size());
-  std::deque<Thread> threads(setups.size());
-  for (size_t i = 1; i < setups.size(); ++i)
-    if (Status s = threads[i].start("a thread of ncclGroupEnd", [&, i] { results[i] = setups[i].run(); }); !s.ok())
-      results[i] = std::move(s);
-  results[0] = setups[0].run();
-  for (Thread& t : threads)
-    if (t.joinable()) t.join();
-  for (Status& s : results)
-    if (!s.ok()) return std::move(s);
-  return {};
-}
-
-}  // namespace
-
 Group& Group::mine() {
   thread_local Group group;
   return group;
@@ -105,8 +85,9 @@ std::vector<std::shared_ptr<Comm>> Group::comms_of(const Contents& contents) {
 
 Status Group::run(Contents& contents) {
   if (!contents.calls.empty()) return issue(contents.calls);
-  if (!contents.setups.empty()) return run_setups(contents.setups);
-  return {};
+  // All setups wait for other ranks, and some of these may be in this process.
+  return run_concurrently("a thread of ncclGroupEnd", contents.setups.size(),
+                          [&](size_t i) { return contents.setups[i].run(); });
 }
 
 Status Group::end() {
