@@ -17,11 +17,12 @@ constexpr Collective kAlltoAll = kAllToAll;  // NCCL's spelling
 ncclResult_t run(ncclComm_t handle, Call call, int dtype, int op = ncclSum, const ncclCollConfig_t* config = nullptr) {
   Group& group = Group::mine();
   auto comm = find_comm(handle);
-  if (!comm.ok()) return report(group.fail(comm.status()));
+  if (!comm.ok()) return report_in_group(comm.status());
   const std::shared_ptr<Comm>& c = *comm;
   auto pending = prepare(c, std::move(call), dtype, op, config);
-  if (group.open() || !c->config.blocking) return report(group.add(std::move(pending)), c.get());
-  return report(pending.ok() ? issue(*pending) : pending.status(), c.get());
+  if (!pending.ok()) return report_in_group(pending.status(), c.get());
+  if (group.open() || !c->config.blocking) return report_in_group(group.add(std::move(*pending)), c.get());
+  return report(issue(*pending), c.get());
 }
 
 Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residence, Comm& comm) {

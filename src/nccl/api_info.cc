@@ -127,7 +127,7 @@ RONDO_NCCL(ncclResult_t, GroupEnd)() {
 RONDO_NCCL(ncclResult_t, GroupSimulateEnd)(ncclSimInfo_t* info) {
   constexpr size_t kLeastBytes = offsetof(ncclSimInfo_t, estimatedTime) + sizeof info->estimatedTime;
   if (info != nullptr && (info->magic != NCCL_SIM_MAGIC || info->size < kLeastBytes))
-    return report(Group::mine().fail(bad_argument("simInfo: begin with NCCL_SIM_INFO_INITIALIZER")));
+    return report_in_group(bad_argument("simInfo: begin with NCCL_SIM_INFO_INITIALIZER"));
   double us = 0;
   const Status s = Group::mine().simulate(&us);
   if (s.ok() && info != nullptr) info->estimatedTime = static_cast<float>(us);

@@ -10,15 +10,15 @@
 #include "nccl/result.h"
 
 namespace rondo::nccl {
+
 Group& Group::mine() {
   thread_local Group group;
   return group;
 }
 
-Status Group::fail(Status why) {
+void Group::fail(const Status& why) {
   if (!open()) (void)take();  // a single call leaves nothing behind
   else if (error_.ok()) error_ = why;
-  return why;
 }
 
 Status Group::join(const Comm& comm) {
@@ -29,26 +29,25 @@ Status Group::join(const Comm& comm) {
   return {};
 }
 
-Status Group::add(Expected<PendingCall> call) {
-  if (!call.ok()) return fail(call.status());
+Status Group::add(PendingCall call) {
   if (!contents_.setups.empty())
-    return fail(bad_usage("the group makes or ends communicators: put operations into a separate group"));
-  if (Status s = join(*call->comm); !s.ok()) return fail(s);
-  contents_.calls.push_back(std::move(*call));
+    return bad_usage("the group makes or ends communicators: put operations into a separate group");
+  RONDO_TRY(join(*call.comm));
+  contents_.calls.push_back(std::move(call));
   if (open()) return {};
   start();
   return end();
 }
 
 Status Group::add(Setup setup) {
-  const auto refuse = [&](Status why) {
-    withdraw({setup});
-    return fail(std::move(why));
-  };
-  if (!contents_.calls.empty())
-    return refuse(bad_usage("the group has operations: make and end communicators in a separate group"));
   // The call's mode is the parent's; the child's may differ.
-  if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
+  const Status refused = !contents_.calls.empty()
+                             ? bad_usage("the group has operations: make and end communicators in a separate group")
+                             : join(setup.parent != nullptr ? *setup.parent : *setup.made);
+  if (!refused.ok()) {
+    withdraw({setup});
+    return refused;
+  }
   contents_.setups.push_back(std::move(setup));
   if (open()) return {};
   start();
@@ -124,7 +123,7 @@ Status Group::end() {
 
 ncclResult_t report_in_group(const Status& s, Comm* comm) {
   Group& group = Group::mine();
-  if (!s.ok() && s.code() != StatusCode::kInProgress) (void)group.fail(s);
+  if (!s.ok() && s.code() != StatusCode::kInProgress) group.fail(s);
   return comm != nullptr ? report(s, comm) : report(s, group.ended_version());
 }
 

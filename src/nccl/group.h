@@ -42,13 +42,13 @@ class Group {
   /// As end, but drops the calls and sets *forecast_us to their expected time.
   Status simulate(double* forecast_us);
 
-  /// Runs at once (no open group) or later. Errors are the call's own. They also end an open group.
-  Status add(Expected<PendingCall> call);
+  /// Runs at once (no open group) or later. Errors are the call's own (report_in_group).
+  Status add(PendingCall call);
   Status add(Setup setup);
   /// Runs on this thread after all other calls of the group.
   void add_last(std::function<void()> what);
-  /// Reports an error of a call in the group.
-  Status fail(Status why);
+  /// Notes the error of a call in the group: end returns it.
+  void fail(const Status& why);
 
  private:
   struct Contents {
