@@ -88,14 +88,13 @@ void ThreadMeeting::leave(Rank rank, const Status& cause) {
 }
 
 ThreadMeeting::Wait ThreadControl::wait(const ChildOptions& options, bool interruptible) const {
-  const std::optional<AbortToken>& token = options.abort;
-  return {Deadline(options.settings.init_timeout_s, token ? token->flag() : nullptr),
+  return {Deadline(options.settings.init_timeout_s, options.abort ? options.abort->flag() : nullptr),
           interruptible ? interrupt_ : std::function<Status()>()};
 }
 
 Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* all) {
-  const ThreadMeeting::Wait how{Deadline(deadline_s_, abort_ ? abort_->flag() : nullptr), interrupt_};
-  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, {std::string(mine), nullptr}, how));
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers,
+                   meeting_->gather(rank_, {std::string(mine), nullptr}, wait(options_, true)));
   all->clear();
   for (const ThreadMeeting::Offer& o : *offers) all->push_back(o.bytes);
   return {};

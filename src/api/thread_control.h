@@ -97,10 +97,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
 class ThreadControl final : public ControlPlane {
  public:
   ThreadControl(Rank rank, std::shared_ptr<ThreadMeeting> meeting, const ChildOptions& options)
-      : rank_(rank),
-        meeting_(std::move(meeting)),
-        deadline_s_(options.settings.init_timeout_s),
-        abort_(options.abort) {}
+      : rank_(rank), meeting_(std::move(meeting)), options_(options) {}
   ~ThreadControl() override { meeting_->leave(rank_, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override;
@@ -117,8 +114,7 @@ class ThreadControl final : public ControlPlane {
 
   const Rank rank_;
   const std::shared_ptr<ThreadMeeting> meeting_;
-  const double deadline_s_;
-  const std::optional<AbortToken> abort_;
+  const ChildOptions options_;
   std::function<Status()> interrupt_;
   Status cause_;
 };

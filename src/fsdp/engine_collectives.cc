@@ -74,11 +74,10 @@ Status Engine::Impl::reduce_segment(int u, size_t i) {
   if (sharded()) {
     RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, &work));
     note({Act::kReduce, u, i, "reduce_scatter", false, owned * wire, s.num_elems * wire});
-    if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   } else {
     RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, &work));
-    if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   }
+  if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   if (streams() && sharded() && replicated()) RONDO_TRY(reduce_across(u, i, &work));
   // The host waits only for results that it uses. Of the other reductions it keeps the last, to report its status.
   if (streams() && !offloads()) last_reduction = std::move(work);

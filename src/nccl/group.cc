@@ -22,10 +22,9 @@ void Group::fail(const Status& why) {
 }
 
 Status Group::join(const Comm& comm) {
-  const Mode mode = comm.config.blocking ? Mode::kBlocking : Mode::kNonblocking;
-  if (mode_ != Mode::kNone && mode_ != mode)
+  if (blocking_.value_or(comm.config.blocking) != comm.config.blocking)
     return bad_argument("the group has blocking and nonblocking communicators: use only one kind");
-  mode_ = mode;
+  blocking_ = comm.config.blocking;
   return {};
 }
 
@@ -60,7 +59,7 @@ void Group::add_last(std::function<void()> what) {
 }
 
 Group::Contents Group::take() {
-  mode_ = Mode::kNone;
+  blocking_.reset();
   return std::exchange(contents_, Contents());
 }
 
@@ -93,7 +92,7 @@ Status Group::end() {
   if (!open()) return bad_usage("ncclGroupEnd without ncclGroupStart");
   const NoCancel no_cancel;
   if (--depth_ > 0) return {};
-  const bool blocking = mode_ != Mode::kNonblocking;
+  const bool blocking = blocking_.value_or(true);
   Status error = std::exchange(error_, Status());
   Contents contents = take();
   const auto last = std::exchange(contents.last, {});

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "nccl/comm.h"
@@ -56,7 +57,6 @@ class Group {
     std::vector<Setup> setups;
     std::vector<std::function<void()>> last;
   };
-  enum class Mode { kNone, kBlocking, kNonblocking };
   Status join(const Comm& comm);
   Contents take();
   static Status run(Contents& contents);
@@ -65,7 +65,7 @@ class Group {
 
   int depth_ = 0;
   unsigned ended_version_ = 0;
-  Mode mode_ = Mode::kNone;
+  std::optional<bool> blocking_;  // the kind of its communicators, if it has any
   Status error_;
   Contents contents_;
 };
