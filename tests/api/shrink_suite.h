@@ -161,22 +161,23 @@ struct IdPage {
   SharedCounter written;
 };
 
-TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) {
+// `giver`: the old rank that has the id.
+inline void expect_grown(World world, Rank giver) {
   Shared<IdPage> page;
-  spawn(GetParam(), 5, [&](Communicator& comm) {
+  spawn(world, 5, [&](Communicator& comm) {
     // Ranks 0 to 2 are the old communicator; 3 and 4 join it later.
     const Rank r = comm.rank();
     const Comm old = split_or_fail(comm, r < 3 ? 0 : kNoColour, 0);
     Expected<Comm> larger = Status(StatusCode::kInternal, "not called");
     if (old != nullptr) {
       EXPECT_TRUE(works(*old));
-      if (r == 0) {
+      if (r == giver) {
         auto id = Communicator::make_unique_id();
         ASSERT_TRUE(is_ok(id.status()));
         page->id = *id;
         page->written.add();
       }
-      larger = old->grow(5, r == 0 ? &page->id : nullptr);
+      larger = old->grow(5, r == giver ? &page->id : nullptr);
     } else {
       ASSERT_TRUE(page->written.wait_at_least(1, 30));
       larger = Communicator::init_rank(5, page->id, r);
@@ -190,6 +191,9 @@ TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) {
     }
   });
 }
+
+TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) { expect_grown(GetParam(), 0); }
+TEST_P(Grow, AnyOldRankMayGiveTheId) { expect_grown(GetParam(), 2); }
 
 TEST_P(Grow, BadArgumentsReachAllRanks) {
   spawn(GetParam(), 2, [](Communicator& comm) {

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "base/new_file.h"
 #include "base/thread.h"
@@ -85,6 +86,16 @@ TEST(Limits, AThreadThatCannotStartIsAnError) {
     expect_says(thread.start("a thread", [] {}), StatusCode::kExhausted, "ulimit -u");
     EXPECT_FALSE(thread.joinable());
   });
+}
+
+TEST(Limits, ConcurrentTasksWaitForOneAnotherAndTheFirstErrorIsReturned) {
+  std::atomic<int> here{0};
+  const auto meet = [&](size_t i) {
+    for (++here; here < 3;) std::this_thread::yield();
+    return i == 0 ? Status() : Status(StatusCode::kMismatch, "task " + std::to_string(i));
+  };
+  EXPECT_EQ(run_concurrently("a thread", 3, meet).message(), "task 1");
+  EXPECT_TRUE(run_concurrently("a thread", 0, meet).ok());
 }
 
 TEST(Limits, AThreadRunsItsBody) {
