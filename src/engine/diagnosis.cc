@@ -71,8 +71,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (flight_wanted_.exchange(false, std::memory_order_relaxed) && observer_ != nullptr) observer_->flight_wanted();
   Operation* op = oldest();
   if (op == nullptr || check_abort()) return;
-  if (alone_ != nullptr) alone_->bring_in_refused();
-  for (Operation* active : active_) active->bring_in_refused();
+  ports_.open_sends().reclaim_refused();
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
@@ -223,9 +222,10 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
 // Describes the first lane that waits for a peer, or else a lane that waits for another lane or is in a step.
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
-  if (op.lanes_left == 0 && !op.zero_copy.empty())
+  const OpenSends::Send* const open = ports_.open_sends().find(OpenSends::of(&op));
+  if (op.lanes_left == 0 && open != nullptr)
     return fmt::format("it has done its part, but {} has not taken all of its messages",
-                       op.zero_copy.front().zero_copy_send != nullptr ? "the network" : "a rank of this host");
+                       open->by_address() ? "a rank of this host" : "the network");
   const Program& p = *op.program;
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;

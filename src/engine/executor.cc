@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/round_up.h"
-
 namespace rondo {
 namespace {
 
@@ -33,6 +31,14 @@ void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::by
   }
 }
 
+// Returns true if a message may still be stored in some of these bytes.
+bool may_be_written(const Program& p, const std::byte* at, uint64_t bytes) {
+  return std::any_of(p.reads.begin(), p.reads.end(), [&](const auto& read) {
+    const PostedReceive* const posted = read.first->posted_receive;
+    return posted != nullptr && posted->may_write(at, bytes);
+  });
+}
+
 }  // namespace
 
 bool Executor::step_lane(Operation& op, uint32_t lane) {
@@ -46,27 +52,16 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   }
   if (s.verb == Verb::kWait) [[unlikely]] {
     const LaneState& other = op.lanes[s.wait_lane];
-    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) {
-      blocked_by_ = WaitReason::kOrder;
-      return false;
-    }
+    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) return blocked(WaitReason::kOrder);
     return advance(op, lane);
   }
-  const uint64_t skip = at.loop * p.loop_elems;
-  if (skip >= s.src.num_elems) return advance(op, lane);  // an empty window: no message, on either end
-  const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
-  const uint32_t steps = p.steps_of_message(num_elems);
-  if (!ready(op, s, steps, p.ring_bytes_of_message(num_elems))) {
-    if (blocked_by_ == WaitReason::kData) offer_posted_receive(op, s, skip, num_elems);
+  const Window w = p.window(s, at.loop);
+  if (w.num_elems == 0) return advance(op, lane);  // no message, on either end
+  if (!ready(op, s, w.steps, w.ring_bytes)) {
+    if (blocked_by_ == WaitReason::kData) post_receive(op, s, w);
     return false;
   }
-  if (!op.zero_copy.empty() && overwrites_zero_copy(op, s, skip, num_elems)) [[unlikely]] {
-    blocked_by_ = WaitReason::kRoom;
-    return false;
-  }
-  if (!s.recv.empty() && !pull_zero_copy(op, s, skip, num_elems)) [[unlikely]]
-    return false;
-  if (!move(op, s, skip, num_elems, steps)) [[unlikely]]
+  if (!move(op, s, w)) [[unlikely]]
     return false;
   advance(op, lane);
   if (!s.recv.empty() && s.recv[0]->posted_receive != nullptr) expect_next(op, lane);
@@ -79,12 +74,10 @@ void Executor::expect_next(Operation& op, uint32_t lane) {
   const LaneState& at = op.lanes[lane];
   if (at.loop == p.num_loops) return;
   const ProgramStep& s = p.lanes[lane][at.pc];
-  const uint64_t skip = at.loop * p.loop_elems;
-  if (s.recv.size() != 1 || s.is(kFlagDirect) || s.is(kFlagCredit) || skip >= s.src.num_elems) return;
-  const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
-  if (!ready(op, s, p.steps_of_message(num_elems), p.ring_bytes_of_message(num_elems)) &&
-      blocked_by_ == WaitReason::kData)
-    offer_posted_receive(op, s, skip, num_elems);
+  if (s.recv.size() != 1 || s.is(kFlagDirect) || s.is(kFlagCredit)) return;
+  const Window w = p.window(s, at.loop);
+  if (w.num_elems != 0 && !ready(op, s, w.steps, w.ring_bytes) && blocked_by_ == WaitReason::kData)
+    post_receive(op, s, w);
 }
 
 bool Executor::advance(Operation& op, uint32_t lane) {
@@ -99,10 +92,8 @@ bool Executor::advance(Operation& op, uint32_t lane) {
 // Returns true if the next message can be moved: all receives have arrived, and all sends have `steps` free lines and
 // space for `ring_bytes` in their rings.
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes) {
-  if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
-    blocked_by_ = WaitReason::kOrder;
-    return false;
-  }
+  if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]]
+    return blocked(WaitReason::kOrder);
   for (ReadPort* r : s.recv) {
     const uint32_t fingerprint = op.fingerprint(s);
     const Arrival a = r->fifo.arrived(steps, fingerprint);
@@ -111,124 +102,37 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
       if (other->fifo.arrived(steps, fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
     if (a == Arrival::kMismatch) note_mismatch(op, s, *r);
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps, ring_bytes);
-    blocked_by_ = WaitReason::kData;
     if (oversubscribed_) look_ahead(op, s);
-    return false;
+    return blocked(WaitReason::kData);
   }
   for (WritePort* w : s.send)
-    if (!(ring_bytes == 0 ? w->fifo.room(steps) : w->fifo.room_for(ring_bytes, op.program->lap_bytes))) {
+    if (!w->room_for(steps, ring_bytes, op.program->lap_bytes)) {
       for (const Doorbell* reader : w->reader_bells) note_missing(reader);
-      blocked_by_ = WaitReason::kRoom;
-      return false;
+      return blocked(WaitReason::kRoom);
     }
   return true;
 }
 
 // Posts a receive to the transport, if only the data is missing. The message must end in a buffer of this operation, as
 // a copy or added to one operand.
-void Executor::offer_posted_receive(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+void Executor::post_receive(Operation& op, const ProgramStep& s, const Window& w) {
   if (s.recv.size() != 1 || s.recv[0]->posted_receive == nullptr || !s.has(kVerbDst)) return;
   const Program& p = *op.program;
   const bool adds = !s.copies;
   if (adds && (p.mixed || s.prescale || (s.is(kFlagFinal) && p.divide_by != 0))) return;
-  PostedReceive& posted_receive = *s.recv[0]->posted_receive;
+  PostedReceive& receive = *s.recv[0]->posted_receive;
   const uint64_t flag = make_flag(op.fingerprint(s), s.recv[0]->fifo.step());
-  if (posted_receive.has_asked(flag)) return;
-  const uint32_t bytes = p.ring_bytes_of_message(num_elems);
-  for (WritePort* w : s.send)
-    if (!w->fifo.room_for(bytes, p.lap_bytes)) return;
-  std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
-  if (op.has_zero_copy(dst, bytes) || op.may_land_on(dst, bytes)) return;
-  op.asked.push_back({&posted_receive, flag, dst, bytes});
-  if (!adds) return posted_receive.ask(flag, bytes, dst);
-  const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
-  posted_receive.ask(flag, bytes, dst,
-                     [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
-                         const std::byte* data, uint32_t offset, uint32_t num_bytes) {
-                       add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
-                     });
-}
-
-bool Executor::overwrites_zero_copy(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  if (!s.has(kVerbDst)) return false;
-  const std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
-  const uint64_t bytes = num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)];
-  if (!op.has_zero_copy(dst, bytes)) return false;
-  op.bring_in(dst, bytes);  // its readers may wait for the result of this step
-  return op.has_zero_copy(dst, bytes);
-}
-
-// Fetches messages that are still in the sender's buffer. A plain copy goes straight to its destination. For a sum only
-// the first block is fetched here, and move() fetches the rest. Returns false if a writer's memory cannot be read or is
-// gone. A living writer then puts this message and all later ones into the ring.
-bool Executor::pull_zero_copy(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  has_fetched_ = false;
-  if (!op.reach_error.ok()) [[unlikely]] {
-    blocked_by_ = WaitReason::kData;
-    return false;  // permanent: the diagnosis ends the operation
-  }
-  const Program& p = *op.program;
-  if (p.protocol == Protocol::kInline) return true;
-  bool waits = false;  // for a writer: then pull no more, because the step will be repeated
-  auto wait_for = [&](const ReadPort& r) {
-    r.refuse();
-    note_missing(r.writer_bell);
-    waits = true;
-  };
-  for (const ReadPort* r : s.recv)
-    if (r->waits_for_ring()) wait_for(*r);
-  for (size_t i = 0; i < s.recv.size() && (has_fetched_ || !waits); ++i) {
-    const ReadPort& r = *s.recv[i];
-    const uint64_t address = r.pulls ? r.fifo.zero_copy_at() : 0;
-    if (address == 0) continue;
-    const bool as_it_is = s.copies && s.recv.size() == 1 && s.has(kVerbDst) && !p.mixed && !s.prescale &&
-                          !(s.is(kFlagFinal) && p.divide_by != 0);
-    if (!has_fetched_) {
-      has_fetched_ = true;
-      const auto zero_copy = std::count_if(s.recv.begin(), s.recv.end(), [](const ReadPort* port) {
-        return port->pulls && port->fifo.zero_copy_at() != 0;
-      });
-      const uint64_t block_bytes = std::max<uint64_t>(
-          kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(zero_copy))) / 4096 * 4096, 16 * 1024);
-      block_elems_ = as_it_is ? num_elems : std::min(num_elems, block_bytes / p.wire_bytes);
-      fetched_.assign(s.recv.size(), {});
-      pulled_.reserve(round_up(block_bytes, uint64_t{64}) * s.recv.size());
-    }
-    const uint32_t bytes = p.ring_bytes_of_message(block_elems_);
-    std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
-                             : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
-    auto pull = [&](uint64_t first, std::byte* into, uint64_t num_bytes) {
-      return ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, first, into, num_bytes).ok();
-    };
-    // Read the last byte too: after the first block it is too late to refuse.
-    std::byte last;
-    const uint32_t all_bytes = p.ring_bytes_of_message(num_elems);
-    const bool ok = pull(0, to, bytes) && (bytes == all_bytes || pull(all_bytes - 1, &last, 1));
-    if (!r.fifo.was_zero_copy()) continue;
-    if (ok) fetched_[i] = {to, address};
-    else wait_for(r);
-  }
-  if (waits) {
-    blocked_by_ = WaitReason::kData;
-    has_fetched_ = false;
-  }
-  return !waits;
-}
-
-// Fetches the next block, from `first` on, of each message that was not copied into the ring meanwhile. Returns false
-// if a block cannot be read. Earlier blocks may then have been added already.
-bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems) {
-  const Program& p = *op.program;
-  for (size_t i = 0; i < s.recv.size(); ++i) {
-    Fetched& f = fetched_[i];
-    if (f.block == nullptr) continue;
-    const ReadPort& r = *s.recv[i];
-    const Status status = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, f.address},
-                                                  first * p.wire_bytes, f.block, num_elems * p.wire_bytes);
-    if (!r.fifo.was_zero_copy()) f = {};
-    else if (!status.ok()) op.reach_error = status;
-  }
-  return op.reach_error.ok();
+  if (receive.has_asked(flag)) return;
+  for (WritePort* to : s.send)
+    if (!to->room_for(w.steps, w.ring_bytes, p.lap_bytes)) return;
+  std::byte* dst = own_sink(op, s, w.skip);
+  if (ports_.open_sends().any(OpenSends::in(dst, w.ring_bytes)) || may_be_written(p, dst, w.ring_bytes)) return;
+  if (!adds) return receive.ask(flag, w.ring_bytes, dst);
+  receive.ask(flag, w.ring_bytes, dst,
+              [own = own_source(op, s, w.skip), dst, reduce = p.reduce, elem_bytes = p.wire_bytes,
+               own_first = s.src_position == 0](const std::byte* data, uint32_t offset, uint32_t num_bytes) {
+                add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
+              });
 }
 
 // Notes the writer of a message of another operation. If that operation is equal to this one, computes its number.
@@ -300,7 +204,7 @@ void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t nu
 
 void Executor::run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst) {
   const Program& p = *op.program;
-  if (s.is(kFlagDirect) && !converts(p, s)) {  // a peer's result already has the output's type
+  if (s.is(kFlagDirect) && s.copies) {  // a peer's result already has the output's type
     KernelArgs copy = args;
     copy.num_elems *= p.elem_bytes[static_cast<int>(s.src_buffer)];
     return p.copy(copy);
@@ -327,21 +231,12 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
   p.mixed_kernel(m);
 }
 
-namespace {
-
-// Returns true if the data is already at its destination.
-bool is_in_place(const Program& p, const ProgramStep& s, const std::byte* src, const std::byte* dst) {
-  return src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed;
-}
-
-}  // namespace
-
 // Stores the operands of a step in sources_, in the order of addition: `src` (nullptr: none) and received(i) of each
-// port i. Returns their number.
+// port or peer i. Returns their number.
 template <class Received>
 uint32_t Executor::gather(const ProgramStep& s, const std::byte* src, Received received) {
   uint32_t n = 0;
-  for (size_t i = 0; i < s.recv.size(); ++i) {
+  for (size_t i = 0; i < s.recv_peers.size(); ++i) {
     if (src != nullptr && n == s.src_position) sources_[n++] = src;
     sources_[n++] = received(i);
   }
@@ -364,48 +259,12 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Returns whether a message can stay in its buffer. Then its reader pulls it (by address), or the transport sends it.
-Executor::ZeroCopy Executor::may_zero_copy(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
-  constexpr uint32_t kLeastBytes = 4096;  // copying shorter ones is faster
-  constexpr uint32_t kLeastPulledBytes = 32 * 1024;
-  // Only for sums. Readers of a gather copy the data in any case, and write it far from their caches.
-  const bool by_address =
-      to.sends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
-  if (!by_address && (bytes < kLeastBytes || to.zero_copy_send() == nullptr)) return ZeroCopy::kNot;
-  if (!op.asked.empty() && op.may_land_on(data, bytes)) return ZeroCopy::kNot;
-  return by_address ? ZeroCopy::kByAddress : ZeroCopy::kToTransport;
-}
-
-// Notes a zero-copy send. Call it directly before the message is posted. Afterwards bring_in can copy the message.
-void Executor::send_zero_copy(Operation& op, WritePort& to, ZeroCopy how, const std::byte* data, uint32_t bytes) {
-  constexpr size_t kManyZeroCopy = 64;
-  if (op.zero_copy.size() % kManyZeroCopy == kManyZeroCopy - 1) op.repaid();  // in case no step overwrites data
-  if (how == ZeroCopy::kByAddress) {
-    to.zero_copy_now = data;
-    op.zero_copy.push_back({nullptr, &to, to.fifo.step(), data, bytes});
-    return;
-  }
-  ZeroCopySend* zero_copy_send = to.zero_copy_send();
-  zero_copy_send->send_zero_copy(data, to.fifo.step());
-  op.zero_copy.push_back({zero_copy_send, &to, to.fifo.step(), data, bytes});
-}
-
-// Chooses for each port whether the message goes into its ring or is sent from the buffer.
-void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes) {
-  for (WritePort* w : s.send) {
-    const ZeroCopy how = stays == nullptr ? ZeroCopy::kNot : may_zero_copy(op, *w, stays, bytes);
-    if (how == ZeroCopy::kNot) into_ring_.push_back(w->fifo.data());
-    else zero_copy_.emplace_back(w, how);
-  }
-}
-
 // Writes a message into header lines, without their flags. Each line has its own part of the message.
 void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const Program& p = *op.program;
-  const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
-  std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-  if (is_in_place(p, s, src, dst)) dst = nullptr;
-  if (s.copies) return copy_lines(s, src, dst, num_elems * p.wire_bytes);
+  const std::byte* src = own_source(op, s, skip);
+  std::byte* dst = own_sink(op, s, skip);
+  if (s.copies) return copy_lines(s, src, src != dst ? dst : nullptr, num_elems * p.wire_bytes);
   const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
   for (uint32_t k = 0; num_elems != 0; ++k) {
     const uint64_t n = std::min(line_elems, num_elems);
@@ -420,55 +279,130 @@ void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t sk
   }
 }
 
-// Moves a message. Pulled data is added block by block while it is in the core's cache. Returns false if a later block
-// cannot be read.
-bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
+// Moves a message: combines the step's own data and the received messages, stores the result, and sends it on. Data that
+// is in a buffer after the step may be sent from there.
+bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
   const Program& p = *op.program;
-  if (p.protocol == Protocol::kInline || s.is(kFlagCredit)) {
-    fill_lines(op, s, skip, num_elems);
-    for (WritePort* w : s.send) w->post(steps, op.fingerprint(s));
-    for (ReadPort* r : s.recv) r->release(steps);
+  const uint32_t fingerprint = op.fingerprint(s);
+  if (p.protocol == Protocol::kInline) {
+    fill_lines(op, s, w.skip, w.num_elems);
+    for (WritePort* to : s.send) to->post(w.steps, fingerprint);
+    for (ReadPort* from : s.recv) from->release(w.steps);
     return true;
   }
-  const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
-  std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-  // Data that is in a buffer after this step can be sent from there.
-  const std::byte* stays = p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
-  if (is_in_place(p, s, src, dst)) dst = nullptr;
-  const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
-  const std::byte* landed = s.recv.size() == 1 ? s.recv[0]->landed(op.fingerprint(s)) : nullptr;
-  if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
-  if (landed != nullptr) src = dst = nullptr;  // only the forwarding is left to do
-  into_ring_.clear();
-  zero_copy_.clear();
-  choose_ways(op, s, stays, ring_bytes);
-  const bool in_blocks = has_fetched_ && landed == nullptr;
-  const uint64_t part_elems = in_blocks ? block_elems_ : num_elems;
-  for (uint64_t first = 0; first < num_elems;) {
-    const uint64_t n = std::min(part_elems, num_elems - first), first_bytes = first * p.wire_bytes;
-    if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]] {
-      has_fetched_ = false;
-      blocked_by_ = WaitReason::kData;
-      return false;
+  const std::byte* src = own_source(op, s, w.skip);
+  std::byte* dst = own_sink(op, s, w.skip);
+  if (dst != nullptr && !may_overwrite(dst, w.num_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)])) [[unlikely]]
+    return blocked(WaitReason::kRoom);
+  if (!find_messages(op, s, w.ring_bytes)) [[unlikely]]
+    return false;
+  const std::byte* stays = p.mixed || s.send.empty() ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
+  if (stays != nullptr && may_be_written(p, stays, w.ring_bytes)) stays = nullptr;
+  into_.clear();
+  for (WritePort* to : s.send)
+    if (std::byte* at = to->place(stays, w.ring_bytes, collective_reduces(p.operation.collective))) into_.push_back(at);
+  const bool landed = s.recv.size() == 1 && s.recv[0]->landed(fingerprint) != nullptr;
+  if (landed) src = dst = nullptr;  // the transport has stored the result: only the forwarding is left to do
+  if (!combine(op, s, w.num_elems, src, dst)) [[unlikely]]
+    return false;
+  for (WritePort* to : s.send) ports_.post_data(*to, w.ring_bytes, fingerprint, &op);
+  for (ReadPort* from : s.recv) from->release_data();
+  return true;
+}
+
+// Returns false if a peer or the transport still reads some of these bytes.
+bool Executor::may_overwrite(const std::byte* at, uint64_t bytes) {
+  OpenSends& sends = ports_.open_sends();
+  if (sends.empty() || !sends.any(OpenSends::in(at, bytes))) [[likely]]
+    return true;
+  sends.reclaim(OpenSends::in(at, bytes));  // its readers may wait for the result of this step
+  return !sends.any(OpenSends::in(at, bytes));
+}
+
+// Finds the received messages. Returns false if one must be copied into its ring by its writer first.
+bool Executor::find_messages(Operation& op, const ProgramStep& s, uint32_t bytes) {
+  received_.clear();
+  for (const ReadPort* r : s.recv) {
+    if (r->pulls) {
+      if (!op.reach_error.ok()) return blocked(WaitReason::kData);  // permanent: the diagnosis ends the operation
+      if (r->waits_for_ring()) return wait_for_ring(*r);
+      if (const uint64_t address = r->fifo.zero_copy_at()) {
+        received_.push_back({nullptr, r->key.writer, {RemoteAddress::kByCopy, address}, r, bytes});
+        continue;
+      }
     }
-    const uint32_t num_src = gather(s, src, [&](size_t i) -> const std::byte* {
-      return landed != nullptr                           ? landed
-             : in_blocks && fetched_[i].block != nullptr ? fetched_[i].block
-                                                         : s.recv[i]->fifo.data() + first_bytes;
+    const std::byte* landed = r->landed(op.fingerprint(s));
+    received_.push_back({landed != nullptr ? landed : r->fifo.data()});
+  }
+  return true;
+}
+
+bool Executor::wait_for_ring(const ReadPort& r) {
+  r.refuse();
+  note_missing(r.writer_bell);
+  return blocked(WaitReason::kData);
+}
+
+// Combines `src` and received_ into `dst` and into_. Data in peers' memory is pulled: a plain copy straight to its
+// destination, other data block by block, so that it is added while it is in the core's cache. Returns false if some of
+// it cannot be read.
+bool Executor::combine(Operation& op, const ProgramStep& s, uint64_t num_elems, const std::byte* src, std::byte* dst) {
+  constexpr uint64_t kCacheBytes = 256 * 1024;  // for the blocks of all peers, so that they stay in a core's L2
+  const Program& p = *op.program;
+  const uint64_t src_bytes = p.elem_bytes[static_cast<int>(s.src_buffer)],
+                 dst_bytes = p.elem_bytes[static_cast<int>(s.dst_buffer)],
+                 peer_bytes = s.is(kFlagDirect) ? src_bytes : p.wire_bytes;
+  const auto num_pulls = static_cast<uint64_t>(
+      std::count_if(received_.begin(), received_.end(), [](const Source& r) { return r.at == nullptr; }));
+  const bool straight = num_pulls != 0 && s.copies && dst != nullptr;
+  uint64_t part_elems = num_elems, block_bytes = 0;
+  if (num_pulls != 0 && !straight) {
+    const uint64_t share = kCacheBytes / num_pulls / (s.is(kFlagDirect) ? 1 : 2);
+    block_bytes = std::max(share / sizeof(Page), uint64_t{4}) * sizeof(Page);
+    part_elems = std::min(num_elems, block_bytes / peer_bytes);
+    pulled_.resize(std::max(pulled_.size(), received_.size() * block_bytes / sizeof(Page)));
+  }
+  for (uint64_t first = 0; first < num_elems; first += part_elems) {
+    const uint64_t n = std::min(part_elems, num_elems - first);
+    auto block = [&](size_t i) { return straight ? dst : pulled_[i * block_bytes / sizeof(Page)].bytes; };
+    for (size_t i = 0; i < received_.size(); ++i) {
+      Source& from = received_[i];
+      if (from.at == nullptr && !pull(op, from, first * peer_bytes, n * peer_bytes, block(i))) return false;
+    }
+    const uint32_t num_src = gather(s, src != nullptr ? src + first * src_bytes : nullptr, [&](size_t i) {
+      return received_[i].at != nullptr ? received_[i].at + first * peer_bytes : block(i);
     });
     uint32_t num_dst = 0;
-    if (dst != nullptr) sinks_[num_dst++] = dst;
-    for (std::byte* to : into_ring_) sinks_[num_dst++] = to + first_bytes;
-    run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
-    if (src != nullptr) src += n * p.elem_bytes[static_cast<int>(s.src_buffer)];
-    if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
-    first += n;
+    const bool has_dst = dst != nullptr && !(s.copies && sources_[0] == dst + first * dst_bytes);
+    if (has_dst) sinks_[num_dst++] = dst + first * dst_bytes;
+    for (std::byte* to : into_) sinks_[num_dst++] = to + first * peer_bytes;
+    run_kernel(op, s, num_src, num_dst, n, has_dst);
   }
-  for (const auto& [w, how] : zero_copy_) send_zero_copy(op, *w, how, stays, ring_bytes);
-  for (WritePort* w : s.send) w->post_data(ring_bytes, op.fingerprint(s));
-  for (ReadPort* r : s.recv) r->release(steps);
-  has_fetched_ = false;
   return true;
+}
+
+// Pulls a part of a source. If its writer has copied the message into the ring meanwhile, the source is there. Returns
+// false if the memory cannot be read. A living writer then puts this message and all later ones into the ring. After
+// the first part it is too late for that, because earlier parts may have been added already.
+bool Executor::pull(Operation& op, Source& from, uint64_t first_byte, uint64_t bytes, std::byte* to) {
+  auto read = [&](uint64_t at, void* into, uint64_t n) {
+    return ports_.transport().pull(from.peer, from.address, at, into, n);
+  };
+  Status status = read(first_byte, to, bytes);
+  if (from.message == nullptr) {
+    op.reach_error = status;
+    return status.ok();
+  }
+  std::byte last;
+  if (first_byte == 0 && bytes < from.message_bytes && status.ok()) status = read(from.message_bytes - 1, &last, 1);
+  if (!from.message->fifo.was_zero_copy()) {
+    from.at = from.message->fifo.data();
+    return true;
+  }
+  if (status.ok()) return true;
+  if (first_byte == 0) return wait_for_ring(*from.message);
+  op.reach_error = status;
+  return blocked(WaitReason::kData);
 }
 
 bool Executor::step_once(Operation& op, const ProgramStep& s) {
@@ -478,10 +412,7 @@ bool Executor::step_once(Operation& op, const ProgramStep& s) {
         !ready(op, s, s.once_steps))  // finds the reason and connects; the message may have arrived meanwhile
       return false;
   for (WritePort* w : s.send)
-    if (!w->fifo.room(s.once_steps)) {
-      blocked_by_ = WaitReason::kRoom;
-      return false;
-    }
+    if (!w->fifo.room(s.once_steps)) return blocked(WaitReason::kRoom);
   fill_lines(op, s, 0, s.once_elems);
   for (WritePort* w : s.send) w->post(s.once_steps, op.fingerprint(s));
   for (ReadPort* r : s.recv) r->release(s.once_steps);

@@ -5,30 +5,12 @@
 // ready. Thread safety: belongs to the communicator's driver.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "engine/operation.h"
 #include "trace/flight_record.h"
 
 namespace rondo {
-
-/// Page-aligned memory. Vectors of the copies and kernels then do not straddle cache lines. reserve() may grow it and
-/// does not keep its contents.
-class PageBlock {
- public:
-  void reserve(uint64_t bytes) {
-    constexpr uint64_t kPageBytes = 4096;
-    if (memory_.size() < bytes + kPageBytes) memory_ = std::vector<std::byte>(bytes + kPageBytes);
-    const auto begin = reinterpret_cast<uintptr_t>(memory_.data());
-    start_ = memory_.data() + ((begin + kPageBytes - 1) / kPageBytes * kPageBytes - begin);
-  }
-  std::byte* data() const { return start_; }
-
- private:
-  std::vector<std::byte> memory_;
-  std::byte* start_ = nullptr;
-};
 
 class Executor {
  public:
@@ -59,24 +41,33 @@ class Executor {
   void set_oversubscribed(bool oversubscribed) { oversubscribed_ = oversubscribed; }
 
  private:
-  static constexpr uint64_t kPullBytes = 256 * 1024;  // total for all peers, so that it stays in a core's L2
+  /// A received operand of a step: a message, or the range of a peer's buffer that a direct step reads.
+  struct Source {
+    const std::byte* at;  // in the ring, in its destination, or mapped. nullptr: pull it from the peer
+    Rank peer = -1;
+    RemoteAddress address = {};         // in the peer's memory
+    const ReadPort* message = nullptr;  // its line has the address until the writer copies the data into the ring
+    uint32_t message_bytes = 0;
+  };
   bool step_lane(Operation& op, uint32_t lane);
   bool step_traced(Operation& op, uint32_t lane);
+  bool blocked(WaitReason reason) {
+    blocked_by_ = reason;
+    return false;
+  }
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
   static void note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from);
   void look_ahead(const Operation& op, const ProgramStep& s);
   void expect_next(Operation& op, uint32_t lane);
-  void offer_posted_receive(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
-  bool overwrites_zero_copy(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  void post_receive(Operation& op, const ProgramStep& s, const Window& w);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
-  bool move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
-  bool pull_zero_copy(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
-  bool pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems);
-  enum class ZeroCopy : uint8_t { kNot, kByAddress, kToTransport };
-  static ZeroCopy may_zero_copy(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
-  void choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes);
-  static void send_zero_copy(Operation& op, WritePort& to, ZeroCopy how, const std::byte* data, uint32_t bytes);
+  bool move(Operation& op, const ProgramStep& s, const Window& w);
+  bool may_overwrite(const std::byte* at, uint64_t bytes);
+  bool find_messages(Operation& op, const ProgramStep& s, uint32_t bytes);
+  bool combine(Operation& op, const ProgramStep& s, uint64_t num_elems, const std::byte* src, std::byte* dst);
+  bool pull(Operation& op, Source& from, uint64_t first_byte, uint64_t bytes, std::byte* to);
+  bool wait_for_ring(const ReadPort& r);
   template <class Received>
   uint32_t gather(const ProgramStep& s, const std::byte* src, Received received);
   void fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
@@ -86,10 +77,14 @@ class Executor {
   void run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst);
   bool credit(Operation& op, const ProgramStep& s);
   bool direct(Operation& op, const ProgramStep& s);
-  static bool converts(const Program& p, const ProgramStep& s);
-  Status direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
-  const std::byte* mapped_source(const Operation& op, const ProgramStep& s, Rank r) const;
   std::byte* at(const Operation& op, Buffer b, uint64_t elem) const;
+  /// Returns the step's own operand and its destination in a buffer, from `skip` elements on; nullptr if it has none.
+  const std::byte* own_source(const Operation& op, const ProgramStep& s, uint64_t skip) const {
+    return s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
+  }
+  std::byte* own_sink(const Operation& op, const ProgramStep& s, uint64_t skip) const {
+    return s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+  }
   bool advance(Operation& op, uint32_t lane);
 
   Rank rank_;
@@ -99,18 +94,15 @@ class Executor {
   bool oversubscribed_ = false;
   StepTrace* trace_ = nullptr;
   WaitReason blocked_by_ = WaitReason::kNone;  // why the last step did not move
-  std::vector<const void*> sources_;
+  // The operands of the current step.
+  std::vector<Source> received_;      // by receiving port or peer
+  std::vector<std::byte*> into_;      // its messages in the rings, and the peers' buffers of a direct step
+  std::vector<const void*> sources_;  // of the kernel, in the order of addition
   std::vector<void*> sinks_;
-  PageBlock pulled_;  // blocks pulled from peers' buffers
-  struct Fetched {
-    std::byte* block = nullptr;  // destination of the pull; nullptr: not pulled
-    uint64_t address = 0;        // of the whole message, in the writer's process
+  struct alignas(4096) Page {  // vectors of copies and kernels do not straddle cache lines in it
+    std::byte bytes[4096];
   };
-  std::vector<Fetched> fetched_;                         // the current messages, by receiving port
-  bool has_fetched_ = false;                             // true if any of them was pulled
-  uint64_t block_elems_ = 0;                             // block size of the current messages
-  std::vector<std::pair<WritePort*, ZeroCopy>> zero_copy_;  // zero-copy sends of the current message
-  std::vector<std::byte*> into_ring_;                    // ring destinations of the current message
+  std::vector<Page> pulled_;  // blocks pulled from peers' buffers
 };
 
 }  // namespace rondo

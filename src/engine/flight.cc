@@ -119,31 +119,28 @@ FlightLane Executor::look_at(const Operation& op, uint32_t lane) const {
   }
   const ProgramStep& s = p.lanes[lane][at.pc];
   l.verb = s.verb;
-  const uint64_t skip = at.loop * p.loop_elems;
-  const uint64_t num_elems = skip < s.src.num_elems ? std::min(p.loop_elems, s.src.num_elems - skip) : 0;
+  const Window w = p.window(s, at.loop);
   if (s.verb == Verb::kWait) {
     const LaneState& other = op.lanes[s.wait_lane];
     if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) l.state = FlightLane::State::kOrder;
     return l;
   }
-  if (s.is(kFlagDirect) || (num_elems == 0 && !s.is(kFlagCredit))) return l;
+  if (s.is(kFlagDirect) || w.steps == 0) return l;
   if (op.waits_for_turn && !my_turn(op, s)) {
     l.state = FlightLane::State::kOrder;
     return l;
   }
-  const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(num_elems);
-  const uint32_t ring_bytes = s.is(kFlagCredit) ? 0 : p.ring_bytes_of_message(num_elems);
   for (const ReadPort* r : s.recv)
-    if (r->fifo.arrived(steps, op.fingerprint(s)) != Arrival::kReady || r->waits_for_ring())
+    if (r->fifo.arrived(w.steps, op.fingerprint(s)) != Arrival::kReady || r->waits_for_ring())
       l.peers.push_back(r->key.writer);
   if (!l.peers.empty()) {
     l.state = FlightLane::State::kData;
     return l;
   }
-  for (WritePort* w : s.send)
-    if (!(ring_bytes == 0 ? w->fifo.room(steps) : w->fifo.room_for(ring_bytes, p.lap_bytes))) {
+  for (WritePort* to : s.send)
+    if (!to->room_for(w.steps, w.ring_bytes, p.lap_bytes)) {
       l.state = FlightLane::State::kRoom;
-      if (w->key.reader >= 0) l.peers.push_back(w->key.reader);
+      if (to->key.reader >= 0) l.peers.push_back(to->key.reader);
       else l.peers.insert(l.peers.end(), s.send_peers.begin(), s.send_peers.end());
     }
   return l;

@@ -114,13 +114,15 @@ Status HostBackend::submit(std::span<Call> calls) {
         return not_started(c.shape, planned.status());
       blocking_.reset();
       fill(c, **planned.value(), blocking_);
-      return blocking_.program->once && queue_.may_run_once() ? run_once() : run_alone();
+      if (!blocking_.program->once || !queue_.may_run_once()) return run_alone();
+      return queue_.executor_.is_traced() ? run_once<true>() : run_once<false>();
     }
   }
   return submit_all(calls);  // after the asynchronous operations in progress
 }
 
 // Runs a program in `once` form: one pass over the lanes without bookkeeping. This is the path of a small message.
+template <bool kTraced>
 Status HostBackend::run_once() {
   Operation& op = blocking_;
   const Program& p = *op.program;
@@ -130,10 +132,8 @@ Status HostBackend::run_once() {
   queue_.alone_ = &op;
   op.started = true;
   queue_.number(op);
-  const bool traced = executor.is_traced();
-  if (traced) [[unlikely]]
-    executor.begin_once();
-  const auto step = traced ? &Executor::step_once_traced : &Executor::step_once;
+  if (kTraced) executor.begin_once();
+  constexpr auto step = kTraced ? &Executor::step_once_traced : &Executor::step_once;
   for (size_t i = 0; i < p.lanes.size(); ++i) {
     if (i + 1 == p.lanes.size() && i != 0) queue_.announce(op);  // the messages that others wait for are sent
     for (const ProgramStep& s : p.lanes[i]) {

@@ -63,6 +63,7 @@ class HostBackend final : public Backend {
  private:
   static std::vector<OperationQueue*> queues_of(std::span<const std::shared_ptr<Operation>> batch);
   static Status submit_all(std::span<Call> calls);
+  template <bool kTraced>
   Status run_once();
   Status run_alone();
   bool reaches(const void* ptr, uint64_t bytes) const;

@@ -44,12 +44,12 @@ void OperationQueue::begin_alone(Operation& op) {
   begin(op);
   step_lanes(op);  // its first messages are sent before the bookkeeping
   announce(op);
-  if (op.complete()) complete(op, {});
+  if (is_complete(op)) complete(op, {});
 }
 
 bool OperationQueue::step_alone(Operation& op) {
   const bool moved = step_lanes(op);
-  if (op.done.load(std::memory_order_relaxed) || !op.complete()) return moved;
+  if (op.done.load(std::memory_order_relaxed) || !is_complete(op)) return moved;
   complete(op, {});
   return true;
 }
@@ -68,7 +68,7 @@ bool OperationQueue::step_lanes(Operation& op) {
     }
   }
   // When an operation has finished, rest() sends the last messages.
-  if (carries_ && (op.lanes_left != 0 || !op.zero_copy.empty())) [[unlikely]]
+  if (carries_ && (op.lanes_left != 0 || !ports_.open_sends().empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
 }
@@ -127,9 +127,20 @@ bool OperationQueue::start(size_t index) {
   return true;
 }
 
+// Returns true if the lanes have finished and no peer reads the operation's buffers any more.
+bool OperationQueue::is_complete(Operation& op) {
+  OpenSends& sends = ports_.open_sends();
+  if (op.lanes_left != 0) return false;
+  if (sends.empty() || !sends.any(OpenSends::of(&op))) return true;
+  constexpr uint32_t kMostLooks = 64;  // a late reader gets a copy, so that the caller need not wait for it
+  if (++op.looks_at_end < kMostLooks) return false;
+  sends.reclaim(OpenSends::of(&op));
+  return sends.find(OpenSends::of(&op)) == nullptr;
+}
+
 bool OperationQueue::retire_if_done(size_t index) {
   Operation& op = *active_[index];
-  if (!op.complete()) return false;
+  if (!is_complete(op)) return false;
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(index));
   outstanding_.fetch_sub(1, std::memory_order_relaxed);
   complete(op, {});
@@ -182,9 +193,7 @@ void OperationQueue::fail(const Status& status, const Status& cause) {
       transport_.tell_failure(cause);
     }
     failed_.store(true, std::memory_order_release);
-    if (alone_ != nullptr) alone_->bring_in();
-    for (Operation* op : active_) op->bring_in();
-    transport_.let_go();
+    ports_.open_sends().cancel(transport_);
   }
   if (alone_ != nullptr) complete(*alone_, failure_);
   while (!active_.empty()) {

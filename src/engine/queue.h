@@ -140,6 +140,7 @@ class OperationQueue {
   void begin(Operation& op);
   bool start(size_t index);
   bool retire_if_done(size_t index);
+  bool is_complete(Operation& op);
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
   static bool receives_next(const Operation& op, uint32_t lane);

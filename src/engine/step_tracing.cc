@@ -29,11 +29,6 @@ Before look(const Program& p, const ProgramStep& s, uint32_t lane, uint64_t loop
           s.send.empty() ? 0 : static_cast<uint32_t>(s.send[0]->fifo.step())};
 }
 
-uint64_t elems_of(const Before& b) {
-  const uint64_t n = b.step.src.num_elems, skip = b.loop * b.program.loop_elems;
-  return b.step.is(kFlagCredit) || skip >= n ? 0 : std::min(b.program.loop_elems, n - skip);
-}
-
 // All ports of an instruction have the same message. Therefore they advance by as many steps as the first port.
 void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
   const auto& [recv, send] = std::tie(b.step.recv, b.step.send);
@@ -57,7 +52,7 @@ void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
 
 void record(StepTrace& trace, Operation& op, const Before& b, uint64_t ready_ticks) {
   const uint64_t done_ticks = ticks();
-  const uint64_t bytes = elems_of(b) * b.program.wire_bytes;
+  const uint64_t bytes = b.program.window(b.step, b.loop).num_elems * b.program.wire_bytes;
   const StepRecord r{.sequence = op.sequence,
                      .plan = plan_number(trace, b.program),
                      .lane = b.lane,
@@ -77,7 +72,7 @@ bool Executor::step_traced(Operation& op, uint32_t lane) {
   const LaneState at = op.lanes[lane];
   const ProgramStep& s = op.program->lanes[lane][at.pc];
   const Before before = look(*op.program, s, lane, at.loop);
-  const bool empty = !s.is(kFlagCredit) && s.verb != Verb::kWait && at.loop * op.program->loop_elems >= s.src.num_elems;
+  const bool empty = s.verb != Verb::kWait && op.program->window(s, at.loop).steps == 0;
   const uint64_t ready_ticks = ticks();
   if (!step_lane(op, lane)) {
     op.waits[lane].blocked(blocked_by_, ready_ticks);

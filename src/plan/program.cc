@@ -120,8 +120,10 @@ class Compiler {
         step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
     }
     RONDO_TRY(connect(i, step));
-    step.copies = !p_.mixed && !step.prescale && !(step.is(kFlagFinal) && p_.divide_by != 0) &&
-                  step.recv.size() + (step.has(kVerbSrc) ? 1 : 0) == 1;
+    const bool converts =
+        p_.mixed && !(step.is(kFlagDirect) && step.src_buffer != Buffer::kIn);  // peers' results do not
+    step.copies = !converts && !step.prescale && !(step.is(kFlagFinal) && p_.divide_by != 0) &&
+                  step.recv_peers.size() + (step.has(kVerbSrc) ? 1 : 0) == 1;
     p_.lanes.back().push_back(std::move(step));
     return {};
   }

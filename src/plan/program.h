@@ -4,6 +4,7 @@
 // Thread safety: a Program is immutable except for its ports, which belong to the communicator's driver.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,6 +58,12 @@ struct ProgramShape {
   bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction
 };
 
+/// A message of a step: one loop's part of its data.
+struct Window {
+  uint64_t skip, num_elems;  // the elements before it, and its own
+  uint32_t steps, ring_bytes;
+};
+
 /// The number of a program within a trace, and that trace.
 struct TraceMark {
   uint64_t trace = 0;
@@ -92,6 +99,14 @@ struct Program {
   std::vector<std::pair<WritePort*, uint64_t>> writes;
   std::string reason;        // why the planner chose it
   mutable TraceMark traced;  // belongs to the driver
+  /// Returns a window without elements if the step has no message in this loop.
+  Window window(const ProgramStep& s, uint64_t loop) const {
+    if (s.is(kFlagCredit)) return {0, 0, 1, 0};
+    const uint64_t skip = loop * loop_elems;
+    if (skip >= s.src.num_elems) return {};
+    const uint64_t n = std::min(loop_elems, s.src.num_elems - skip);
+    return {skip, n, steps_of_message(n), ring_bytes_of_message(n)};
+  }
   uint32_t ring_bytes_of_message(uint64_t elems) const {
     return protocol == Protocol::kSimple ? static_cast<uint32_t>(elems * wire_bytes) : 0;
   }

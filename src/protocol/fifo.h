@@ -11,9 +11,8 @@
 // *Simple*: a message is one step. Its data is in the ring. The line's payload contains the offset (DataPlace). The
 // writer chooses the offset. It is after the previous message, or at the beginning of the ring when a *lap* of bytes
 // was used and the beginning is free. A message of kRestartBytes or more also starts at the beginning if the ring is
-// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. The data may also be in
-// the writer's process if readers can read there (zero-copy send). Its part of the ring is then still reserved
-// (zero_copy.h).
+// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. The data may also
+// stay in a buffer of the writer's process (zero-copy send, zero_copy.h). Its part of the ring is then still reserved.
 // *Multicast* has R readers on one FIFO. A message is written once, and all of them read it. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
@@ -63,7 +62,7 @@ struct FifoView {
 /// The payload of a Simple message's line. It shows where the data is.
 struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
-  uint64_t zero_copy_at = 0;       // zero-copy: address in the writer's process; 0: in the ring. May include kRefused
+  uint64_t zero_copy_at = 0;       // address in the writer's process; 0: the data is in the ring. May include kRefused
 };
 /// A bit of DataPlace::zero_copy_at. It means that a reader cannot read there and waits for the data in the ring. No address
 /// has this bit.
@@ -124,8 +123,8 @@ class FifoWriter {
     step_ += n;
     for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(kMessagesAhead * n + i));
   }
-  /// Makes the message at data() visible to the readers. If `lent_at` is not 0, it is a zero-copy send and the data is
-  /// not at data() yet.
+  /// Makes the message at data() visible to the readers. If `zero_copy_at` is not 0, the data is there, and not at
+  /// data().
   RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t zero_copy_at = 0) {
     if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
     starts_[step_ % kMaxDataLines] = offset_;
@@ -145,7 +144,7 @@ class FifoWriter {
   bool is_refused(uint64_t step) const { return (Mem::load_acquire(&place_of(step)->zero_copy_at) & kRefused) != 0; }
   /// Copies an unread zero-copy send from `data` into the ring. Readers then use the copy, and `data` may be
   /// overwritten. Returns false if the send was refused.
-  bool bring_in(uint64_t step, const std::byte* data) {
+  bool reclaim(uint64_t step, const std::byte* data) {
     DataPlace* place = place_of(step);
     std::memcpy(view_.data + starts_[step % kMaxDataLines], data, place->bytes);
     return (Mem::fetch_add(&place->zero_copy_at, uint64_t{0} - reinterpret_cast<uint64_t>(data)) & kRefused) == 0;

@@ -1,11 +1,11 @@
-// Messages that bypass the ring of a FIFO. If writer and reader share no memory, the ring only passes a message to the
-// transport in the same process. Either side may bypass it:
+// Messages that bypass the ring of a FIFO. Either side may do this:
 //
-//   Zero-copy send     zero-copy send: the data stays in the caller's buffer; the transport sends from there, then returns it
-//   Posted receive  posted receive: the reader posts the destination of its next message; the transport stores it there
+//   Zero-copy send   the writer leaves the data in the caller's buffer
+//   Posted receive   the reader posts the destination of its next message. The transport stores the data there
 //
-// If they share a ring, and the kernel lets the reader read the writer's memory, the line may contain the message's
-// address (DataPlace in fifo.h):
+// If writer and reader share no memory, the transport sends the data from the buffer (ZeroCopySend). If they share a
+// ring, and the kernel lets the reader read the writer's memory, the line contains the address (DataPlace in fifo.h), and
+// the reader copies the data from there:
 //
 //   writer   posts the line with the address. It copies the data into the ring when it needs its buffer, when its call
 //            fails, or when its call is over and a reader is late
@@ -65,7 +65,7 @@ class ZeroCopySend {
   std::atomic<uint32_t> out_ = 0;
 };
 
-/// The posted receive of one FifoReader: the message that its owner waits for.
+/// The posted receive of one FifoReader: the destination of the message that its owner waits for.
 class PostedReceive {
  public:
   /// Adds `bytes` of a message, which begin at `offset` in the message, to the destination. `data` may have any
@@ -76,8 +76,8 @@ class PostedReceive {
   /// Returns true if a receive was posted for this flag. Post it only once, because the transport may already use it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
   /// Posts a receive. If the message with this flag has `bytes` bytes, the transport stores it at `at`, or passes it to
-  /// `add`. Until the message arrives or take_back() is called, the transport owns the memory at `at` and the memory
-  /// that `add` reads.
+  /// `add`. Until the message arrives or take_back() is called, the transport owns the memory at `at` and the memory that
+  /// `add` reads.
   void ask(uint64_t flag, uint32_t bytes, std::byte* at, Add add = nullptr) {
     asked_ = flag;
     at_ = at;
@@ -85,10 +85,9 @@ class PostedReceive {
     add_ = std::move(add);
     wanted_.store(flag, std::memory_order_release);
   }
-  /// Returns true while the message with this flag may still use the posted receive.
-  bool waits_for(uint64_t flag) const {
-    const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
-    return wanted == flag || (wanted == kPostedReceive && asked_ == flag);
+  /// Returns true if a message may still be stored in some of these bytes.
+  bool may_write(const std::byte* at, uint64_t bytes) const {
+    return wanted_.load(std::memory_order_relaxed) != kNone && at < at_ + bytes_ && at_ < at + bytes;
   }
   /// Returns the destination of an arrived message; nullptr if the message is in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
@@ -98,7 +97,7 @@ class PostedReceive {
   // The transport's side. It must store a message's line after its data.
   /// Delivers a complete message to its destination. Returns false if it must go into the ring instead.
   bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
-    if (!begin(bytes, flag)) return false;
+    if (!claim(bytes, flag)) return false;
     if (add_ != nullptr) add_(data, 0, bytes_);
     else std::memcpy(at_, data, bytes);
     finish();
@@ -107,7 +106,11 @@ class PostedReceive {
   static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
   /// Claims the posted receive for a message that is still being received. Call finish() or drop() afterwards. Returns
   /// false if the message must go into the ring instead.
-  bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
+  bool claim(uint64_t bytes, uint64_t flag) {
+    uint64_t expected = flag;  // the flag comes from a peer and may have any value
+    return flag > kClaimed && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
+           wanted_.compare_exchange_strong(expected, kClaimed, std::memory_order_acquire);
+  }
   /// Returns the destination of a claimed message that is copied; nullptr if it is added: then use add().
   std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }
   /// Adds bytes of the claimed message, which begin at `offset`. Add each byte once. `bytes` must be a multiple of
@@ -124,14 +127,8 @@ class PostedReceive {
   void drop() { wanted_.store(kNone, std::memory_order_release); }
 
  private:
-  bool begin(uint64_t bytes, uint64_t flag) {
-    uint64_t expected = flag;  // the flag comes from a peer and may have any value
-    return flag > kPostedReceive && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
-           wanted_.compare_exchange_strong(expected, kPostedReceive, std::memory_order_acquire);
-  }
-
   // Not valid flags: a fingerprint is never 0.
-  static constexpr uint64_t kNone = 0, kPostedReceive = 1;
+  static constexpr uint64_t kNone = 0, kClaimed = 1;
   uint64_t asked_ = kNone;  // the last one
   std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;

@@ -52,6 +52,24 @@ ReadPort* PortTable::reader(const Port& from, bool inline_only) {
   return slot.get();
 }
 
+void OpenSends::add(const Send& s) {
+  constexpr size_t kMany = 64;
+  if (sends_.size() % kMany == kMany - 1) forget_complete();  // in case no step overwrites data
+  if (!s.by_address()) s.port->zero_copy_send(s.step).send_zero_copy(s.data, s.step);
+  sends_.push_back(s);
+}
+
+void OpenSends::reclaim_refused() {
+  reclaim([](const Send& s) { return s.port->fifo.is_refused(s.step); });
+  reclaim([](const Send& s) { return !s.port->sends_by_address; });  // they would be refused too
+}
+
+void OpenSends::cancel(Transport& transport) {
+  reclaim([](const Send&) { return true; });
+  transport.let_go();
+  sends_.clear();
+}
+
 bool PortTable::try_connect(ReadPort& port) {
   const NoCancel no_cancel;
   const std::optional<FifoView> view = transport_.open_reader(port.key);

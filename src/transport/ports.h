@@ -7,9 +7,9 @@
 // Thread safety: everything belongs to the communicator's driver.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "protocol/memory.h"
@@ -24,26 +24,90 @@ struct WritePort {
   std::vector<uint32_t> counters;       // the readers' counter indices
   std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
   uint64_t reserved = 0;                // the step after those of all started operations
-  ZeroCopySend* zero_copy_sends = nullptr;   // by line; nullptr: all messages go through the ring
-  bool sends_by_address = false;             // zero-copy sends by address, to readers that pull
-  const std::byte* zero_copy_now = nullptr;  // data of the message that is posted next, if readers are to pull it
+  // A message may stay in its buffer in one of two ways: the transport sends it from there, or its readers pull it.
+  ZeroCopySend* zero_copy_sends = nullptr;  // by line; nullptr: the transport cannot
+  bool sends_by_address = false;            // readers can pull, and none has refused so far
+  const std::byte* source = nullptr;        // data of the message that is posted next; nullptr: in the ring
 
-  /// Returns the zero-copy send of the next line; nullptr if unavailable.
-  ZeroCopySend* zero_copy_send() const {
-    if (zero_copy_sends == nullptr) [[likely]]
-      return nullptr;
-    ZeroCopySend& l = zero_copy_sends[fifo.step() & (fifo.num_lines() - 1)];
-    return l.is_out() ? nullptr : &l;  // its line was reused before the data were returned
+  /// Returns the transport's zero-copy send of a step's line.
+  ZeroCopySend& zero_copy_send(uint64_t step) const { return zero_copy_sends[step & (fifo.num_lines() - 1)]; }
+  /// Returns true if there is space for a message of so many lines, or of so many bytes in the ring.
+  bool room_for(uint32_t steps, uint32_t ring_bytes, uint32_t lap_bytes) {
+    return ring_bytes == 0 ? fifo.room(steps) : fifo.room_for(ring_bytes, lap_bytes);
   }
-  /// Makes n steps, or one message of the ring, visible to the readers, and wakes them.
+  /// Chooses where the next message is. Returns its place in the ring; nullptr if it stays at `data`, which must then be
+  /// complete before PortTable::post_data. `data` is nullptr if it cannot stay. `adds`: the readers add the message.
+  std::byte* place(const std::byte* data, uint32_t bytes, bool adds) {
+    constexpr uint32_t kLeastBytes = 4096, kLeastPulledBytes = 32 * 1024;  // copying shorter ones is faster
+    // A pull is faster only for sums. Readers of a gather copy the data anyway, and write it far from their caches.
+    const bool stays = data != nullptr && bytes >= kLeastBytes &&
+                       (zero_copy_sends != nullptr ? !zero_copy_send(fifo.step()).is_out()  // its line was reused early
+                                                   : sends_by_address && adds && bytes >= kLeastPulledBytes);
+    source = stays ? data : nullptr;
+    return stays ? nullptr : fifo.data();
+  }
+  /// Makes n steps visible to the readers, and wakes them.
   void post(uint32_t n, uint32_t fingerprint) {
     fifo.post(n, fingerprint);
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
-  void post_data(uint32_t bytes, uint32_t fingerprint) {
-    fifo.post_data(bytes, fingerprint, reinterpret_cast<uint64_t>(std::exchange(zero_copy_now, nullptr)));
-    for (Doorbell* bell : reader_bells) ring(*bell);
+};
+
+/// The zero-copy messages of this rank that may still be read in their buffers. Until then nothing may overwrite the
+/// data, and the call that sent it is not complete.
+class OpenSends {
+ public:
+  struct Send {
+    WritePort* port;
+    uint64_t step;
+    const std::byte* data;
+    uint64_t bytes;
+    const void* call;
+    bool by_address() const { return port->zero_copy_sends == nullptr; }
+    bool is_open() const { return by_address() ? !port->fifo.is_read(step) : port->zero_copy_send(step).is_out(step); }
+  };
+  /// The sends of a call.
+  static auto of(const void* call) {
+    return [=](const Send& s) { return s.call == call; };
   }
+  /// The sends of some of these bytes.
+  static auto in(const std::byte* at, uint64_t bytes) {
+    return [=](const Send& s) { return at < s.data + s.bytes && s.data < at + bytes; };
+  }
+
+  void add(const Send& s);
+  bool empty() const { return sends_.empty(); }
+  /// Returns the first such send, which may be complete; nullptr if there is none.
+  template <class Which>
+  const Send* find(Which which) const {
+    const auto found = std::find_if(sends_.begin(), sends_.end(), which);
+    return found != sends_.end() ? &*found : nullptr;
+  }
+  /// Returns true if such a send is not complete.
+  template <class Which>
+  bool any(Which which) {
+    forget_complete();
+    return find(which) != nullptr;
+  }
+  /// Copies such messages into their rings if their readers pull them. Does not wait for a reader.
+  template <class Which>
+  void reclaim(Which which) {
+    std::erase_if(sends_, [&](const Send& s) {
+      if (!s.by_address() || !which(s)) return false;
+      if (s.is_open() && !s.port->fifo.reclaim(s.step, s.data)) s.port->sends_by_address = false;
+      return true;
+    });
+  }
+  /// Copies the messages that readers have refused. After one refusal a port no longer sends by address.
+  void reclaim_refused();
+  /// Ends all sends: reclaims them, or makes the transport cancel them.
+  void cancel(Transport& transport);
+
+ private:
+  void forget_complete() {
+    std::erase_if(sends_, [](const Send& s) { return !s.is_open(); });
+  }
+  std::vector<Send> sends_;
 };
 
 struct ReadPort {
@@ -51,11 +115,11 @@ struct ReadPort {
   FifoReader<HostMem, HostGroup> fifo;
   Doorbell* writer_bell = nullptr;  // nullptr: cannot be woken from here
   uint64_t reserved = 0;
-  bool connected = false;      // before that, `fifo` reads a line that never arrives
-  PostedReceive* posted_receive = nullptr;  // nullptr: all messages come through the ring
-  bool pulls = false;          // some messages come by address
+  bool connected = false;                   // before that, `fifo` reads a line that never arrives
+  PostedReceive* posted_receive = nullptr;  // nullptr: the transport has none
+  bool pulls = false;                       // some messages are in their writer's buffers
 
-  /// Returns the arrived message's data in its posted receive; nullptr if it is in the ring.
+  /// Returns the destination of the arrived message if it was stored there; nullptr if it is in the ring.
   const std::byte* landed(uint32_t fingerprint) const {
     return posted_receive != nullptr ? posted_receive->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
@@ -67,11 +131,14 @@ struct ReadPort {
     if (writer_bell != nullptr) ring(*writer_bell);
   }
   void release(uint32_t n) {
-    if (posted_receive != nullptr) [[unlikely]]
-      posted_receive->take_back();
     fifo.release(n);
     if (writer_bell != nullptr) [[likely]]
       ring(*writer_bell);
+  }
+  /// Releases a message of the ring, which may have had a posted receive.
+  void release_data() {
+    if (posted_receive != nullptr) posted_receive->take_back();
+    release(1);
   }
 };
 
@@ -85,6 +152,15 @@ class PortTable {
   ReadPort* reader(const Port& from, bool inline_only);
   /// Connects the port if the writer has made the connection. Returns true if so.
   bool try_connect(ReadPort& port);
+  /// Makes the message of place() visible to the readers, and wakes them. If it is zero-copy, it is an open send of
+  /// `call`.
+  void post_data(WritePort& to, uint32_t bytes, uint32_t fingerprint, const void* call) {
+    if (to.source != nullptr) open_sends_.add({&to, to.fifo.step(), to.source, bytes, call});
+    to.fifo.post_data(bytes, fingerprint, to.zero_copy_sends == nullptr ? reinterpret_cast<uint64_t>(to.source) : 0);
+    for (Doorbell* bell : to.reader_bells) ring(*bell);
+  }
+  OpenSends& open_sends() { return open_sends_; }
+  const OpenSends& open_sends() const { return open_sends_; }
   Transport& transport() { return transport_; }
 
  private:
@@ -99,6 +175,7 @@ class PortTable {
   Transport& transport_;
   std::unordered_map<ConnectionKey, std::unique_ptr<WritePort>, KeyHash> writers_;
   std::unordered_map<ConnectionKey, std::unique_ptr<ReadPort>, KeyHash> readers_;
+  OpenSends open_sends_;
 };
 
 }  // namespace rondo

@@ -5,6 +5,7 @@
 // timeout: 180
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdlib>
 #include <memory>
@@ -80,6 +81,44 @@ TEST(ZeroCopy, ALineThatComesRoundBeforeItsZeroCopySendIsNotZeroCopy) {
       options);
   unsetenv("RONDO_MESSAGE_BYTES");
   EXPECT_GT(zero_copy_senders.total(&FaultControl::num_zero_copy), 200u);
+  EXPECT_EQ(zero_copy_senders.total(&FaultControl::num_changed), 0u);
+}
+
+// Two calls run at a time. Each is complete when the data that it sent itself has been read: its buffer is overwritten
+// at once, whatever the other call still sends.
+TEST(ZeroCopy, OfTwoCallsEachWaitsForItsOwnSends) {
+  constexpr uint64_t kElems = 100'000;
+  ZeroCopySenders zero_copy_senders(2, 20);
+  SpawnOptions options;
+  options.decorate = zero_copy_senders.decorator();
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        std::vector<float> in[2], out[2];
+        Work works[2];
+        auto start = [&](int i, int round) {
+          in[i].assign(kElems, static_cast<float>(comm.rank() + round));
+          out[i].assign(2 * kElems, -1);
+          ASSERT_TRUE(is_ok(comm.all_gather(in[i].data(), out[i].data(), kElems, Dtype::kFloat32, nullptr, &works[i])));
+        };
+        start(0, 0);
+        for (int round = 0; round < 20; ++round) {
+          start((round + 1) % 2, round + 1);
+          const std::vector<float>& done = out[round % 2];
+          ASSERT_TRUE(is_ok(works[round % 2].wait()));
+          for (int r = 0; r < 2; ++r)
+            ASSERT_EQ(
+                std::count(done.begin() + r * static_cast<ptrdiff_t>(kElems),
+                           done.begin() + (r + 1) * static_cast<ptrdiff_t>(kElems), static_cast<float>(r + round)),
+                static_cast<ptrdiff_t>(kElems))
+                << round;
+          in[round % 2].assign(kElems, -2);
+          out[round % 2].assign(2 * kElems, -2);
+        }
+        ASSERT_TRUE(is_ok(works[0].wait()));
+      },
+      options);
+  EXPECT_GT(zero_copy_senders.total(&FaultControl::num_zero_copy), 20u);
   EXPECT_EQ(zero_copy_senders.total(&FaultControl::num_changed), 0u);
 }
 

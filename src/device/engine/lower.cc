@@ -126,11 +126,7 @@ class Lowering {
     d.flags = s.flags;
     d.src_buffer = static_cast<uint8_t>(s.src_buffer);
     d.dst_buffer = static_cast<uint8_t>(s.dst_buffer);
-    // In the executor a direct step has no ports, so s.copies does not count sources in peers' buffers.
-    const size_t sources = s.recv_peers.size() + (s.has(kVerbSrc) ? 1 : 0);
-    const bool copies = !p_.mixed && !s.prescale && !(s.is(kFlagFinal) && p_.divide_by != 0) && sources == 1;
-    RONDO_CHECK(s.is(kFlagDirect) || s.is(kFlagCredit) || s.verb == Verb::kWait || copies == s.copies);
-    d.bits = static_cast<uint8_t>((s.prescale ? kStepPrescale : 0) | (copies ? kStepCopies : 0) |
+    d.bits = static_cast<uint8_t>((s.prescale ? kStepPrescale : 0) | (s.copies ? kStepCopies : 0) |
                                   (s.as_wire ? kStepAsWire : 0));
     if (s.verb == Verb::kWait) {
       d.wait_lane = static_cast<uint8_t>(s.wait_lane);

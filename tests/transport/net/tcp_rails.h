@@ -99,6 +99,10 @@ class TcpRails : public ::testing::Test {
     h.line.flag = step;
     rail(from).send(to, h, reinterpret_cast<const std::byte*>(data.data()), data.size(), zero_copy);
   }
+  // Returns true if rank 1's posted receive may still write to this text.
+  bool may_write(const std::string& text) {
+    return reader(1).posted_receive.may_write(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  }
   void send(Rank from, Rank to, uint64_t step, const char* text) {
     texts_.push_back(std::make_unique<std::string>(text));
     send(from, to, step, *texts_.back());
