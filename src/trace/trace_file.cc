@@ -32,12 +32,11 @@ std::string this_host() {
 }
 
 std::string encode_trace_head(const TraceFile& head, uint64_t num_records) {
-  TraceFile file = head;
   TraceLayout layout{{}, sizeof(StepRecord), 0, num_records};
   std::memcpy(layout.magic, kTraceMagic.data(), sizeof layout.magic);
   Encoder e;
-  header_fields(e, file, layout);
-  e(file.host, file.why, file.plans, file.spans, file.spans_lost);
+  header_fields(e, head, layout);
+  e(head.host, head.why, head.plans, head.spans, head.spans_lost);
   return e.take();
 }
 

@@ -93,8 +93,8 @@ struct TraceLayout {
   uint32_t record_bytes = 0, reserved = 0;
   uint64_t num_records = 0;
 };
-template <class C>
-void header_fields(C& c, TraceFile& f, TraceLayout& l) {
+template <class C, class File>
+void header_fields(C& c, File& f, TraceLayout& l) {
   c(l.magic, l.record_bytes, f.identity.rank, f.identity.nranks, l.reserved, f.identity.communicator, f.pid,
     f.clock_offset_ns, f.start, f.end, f.num_written, l.num_records);
 }

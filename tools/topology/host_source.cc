@@ -89,17 +89,14 @@ Expected<HwlocTopology> load(const HostSource& source) {
   RONDO_TRY_ASSIGN(HwlocTopology t, new_topology());
   if (source.kind == Kind::kSynthetic && hwloc().topology_set_synthetic(t.get(), source.text.c_str()) != 0)
     return name_wrong_level(source.text);
-  bool refused =
-      source.kind == Kind::kXml &&
-      hwloc().topology_set_xmlbuffer(t.get(), source.text.c_str(), static_cast<int>(source.text.size()) + 1) != 0;
+  const Status refused = wrong_text(
+      "hwloc refuses it, although it is well-formed: set HWLOC_XML_VERBOSE=1 to make hwloc report the reason");
+  if (source.kind == Kind::kXml &&
+      hwloc().topology_set_xmlbuffer(t.get(), source.text.c_str(), static_cast<int>(source.text.size()) + 1) != 0)
+    return refused;
   hwloc().topology_set_io_types_filter(t.get(), HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  const Status loaded = refused ? Status() : load_topology(t.get());
-  refused = refused || (source.kind == Kind::kXml && !loaded.ok());
-  if (refused)
-    return wrong_text(
-        "hwloc refuses it, although it is well-formed: set HWLOC_XML_VERBOSE=1 to make hwloc report the "
-        "reason");
-  RONDO_TRY(loaded);
+  const Status loaded = load_topology(t.get());
+  if (!loaded.ok()) return source.kind == Kind::kXml ? refused : loaded;
   return t;
 }
 
