@@ -76,7 +76,7 @@ class HostLayout {
   }
 
  private:
-  void number();
+  void number(const std::vector<Rank>& order);
   int nranks_;
   std::vector<int32_t> host_, position_;  // by rank; all four are empty for one host
   std::vector<int32_t> ranks_;            // by position

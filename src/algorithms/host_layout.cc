@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -13,12 +14,12 @@ namespace {
 
 constexpr int kMostRanks = 65535;
 
+// Numbers equal keys alike, from 0 in the order of their first appearance.
 template <class Key>
-std::vector<int32_t> numbered(const std::vector<Key>& keys) {
-  std::map<Key, int32_t> known;
-  std::vector<int32_t> hosts;
-  for (const Key& key : keys) hosts.push_back(known.try_emplace(key, static_cast<int32_t>(known.size())).first->second);
-  if (known.size() == 1) hosts.clear();
+std::vector<int> numbered(const std::vector<Key>& keys) {
+  std::map<Key, int> known;
+  std::vector<int> hosts;
+  for (const Key& key : keys) hosts.push_back(known.try_emplace(key, static_cast<int>(known.size())).first->second);
   return hosts;
 }
 
@@ -37,31 +38,30 @@ std::optional<std::vector<int>> numbers(std::string_view text, char separator) {
 
 }  // namespace
 
-void HostLayout::number() {
-  if (one_host()) return;
-  const int32_t hosts = *std::max_element(host_.begin(), host_.end()) + 1;
-  first_.assign(static_cast<size_t>(hosts) + 1, 0);
-  for (const int32_t h : host_) ++first_[static_cast<size_t>(h) + 1];
-  for (size_t h = 1; h < first_.size(); ++h) first_[h] += first_[h - 1];
-  std::vector<int32_t> next(first_.begin(), first_.end() - 1);
-  ranks_.resize(host_.size());
-  for (Rank r = 0; r < nranks_; ++r) {
-    position_.push_back(next[static_cast<size_t>(host(r))]++);
-    ranks_[static_cast<size_t>(position_.back())] = r;
+// `order`: all ranks, those of a host contiguous. host_ numbers the hosts in this order.
+void HostLayout::number(const std::vector<Rank>& order) {
+  ranks_.assign(order.begin(), order.end());
+  position_.resize(ranks_.size());
+  first_.clear();
+  for (int32_t i = 0; i < nranks_; ++i) {
+    const int32_t rank = ranks_[static_cast<size_t>(i)];
+    position_[static_cast<size_t>(rank)] = i;
+    if (host(rank) == std::ssize(first_)) first_.push_back(i);
   }
+  first_.push_back(nranks_);
 }
 
-HostLayout HostLayout::of(const std::vector<std::string>& keys) {
-  HostLayout layout(static_cast<int>(keys.size()));
-  layout.host_ = numbered(keys);
-  layout.number();
-  return layout;
-}
+HostLayout HostLayout::of(const std::vector<std::string>& keys) { return of(numbered(keys)); }
 
 HostLayout HostLayout::of(const std::vector<int>& keys) {
   HostLayout layout(static_cast<int>(keys.size()));
-  layout.host_ = numbered(keys);
-  layout.number();
+  const std::vector<int> hosts = numbered(keys);
+  if (std::ranges::count(hosts, 0) == std::ssize(hosts)) return layout;  // one host
+  layout.host_.assign(hosts.begin(), hosts.end());
+  std::vector<Rank> order(hosts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](Rank r) { return layout.host(r); });
+  layout.number(order);
   return layout;
 }
 
@@ -134,11 +134,7 @@ Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const 
                               text()));
   if (one_host()) return ordered;
   for (int32_t& h : ordered.host_) h = number[static_cast<size_t>(h)];
-  ordered.ranks_.assign(order.begin(), order.end());
-  for (size_t i = 0; i < order.size(); ++i) ordered.position_[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
-  ordered.first_.assign(number.size() + 1, 0);
-  for (const int32_t h : ordered.host_) ++ordered.first_[static_cast<size_t>(h) + 1];
-  for (size_t h = 1; h < ordered.first_.size(); ++h) ordered.first_[h] += ordered.first_[h - 1];
+  ordered.number(order);
   return ordered;
 }
 

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <unordered_map>
 
 #include "algorithms/registry.h"
+#include "base/read_file.h"
 #include "bootstrap/unique_id.h"
 #include "config/encryption.h"
 #include "engine/tracing.h"
@@ -23,9 +23,8 @@ namespace rondo {
 namespace {
 
 uint64_t number_of_kernel() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  return std::getline(file, id) ? fnv1a(id) : 0;
+  const std::string id = first_line_of("/proc/sys/kernel/random/boot_id");
+  return id.empty() ? 0 : fnv1a(id);
 }
 
 #ifdef RONDO_HAVE_UCX

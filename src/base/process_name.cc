@@ -7,40 +7,36 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+
+#include "base/read_file.h"
 
 namespace rondo {
 namespace {
 
 // 0 if there is no such process, or no /proc.
 uint64_t start_ticks_of(int pid) {
-  char path[32], text[1024];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (n <= 0) return 0;
-  text[n] = '\0';
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/stat");
+  if (!text) return 0;
   // "pid (name) state ppid ...": the name may contain anything, therefore count from its end; state is field 3.
-  const char* at = std::strrchr(text, ')');
+  const char* at = std::strrchr(text->c_str(), ')');
   for (int field = 2; at != nullptr && field < 22; ++field) at = std::strchr(at + 1, ' ');
   return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
 }
 
-uint64_t own_pid_namespace() {
+}  // namespace
+
+uint64_t this_pid_namespace() {
   struct stat ns {};
   return stat("/proc/self/ns/pid", &ns) == 0 ? ns.st_ino : 0;
 }
 
-}  // namespace
-
-ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), own_pid_namespace()}; }
+ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), this_pid_namespace()}; }
 
 bool ProcessName::ended() const {
-  if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != own_pid_namespace()) return false;
+  if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != this_pid_namespace()) return false;
   // The descriptor first: while it is open, the pid cannot be reused between the two checks.
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH;

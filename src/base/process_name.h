@@ -19,4 +19,7 @@ struct ProcessName {
   bool ended() const;
 };
 
+/// The pid namespace of this process, 0 if unknown.
+uint64_t this_pid_namespace();
+
 }  // namespace rondo

@@ -1,15 +1,13 @@
 // The sources of settings: environment, files, a struct. Declared in config/setting_table.h.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <mutex>
 
-#include "base/fd.h"
 #include "base/limits.h"
+#include "base/read_file.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
 #include "rondo/communicator.h"
@@ -21,17 +19,8 @@ constexpr const char* kSystemFile = "/etc/rondo.conf";
 constexpr const char* kUserFile = "/.config/rondo.conf";  // below HOME
 
 Expected<std::optional<std::string>> read_whole(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && (errno == ENOENT || errno == ENOTDIR)) return std::optional<std::string>();
-  std::string text;
-  for (char buffer[4096]; fd && text.size() <= kMaxConfigBytes;) {
-    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
-    if (n == 0) return std::optional(std::move(text));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;
-    text.append(buffer, static_cast<size_t>(n));
-  }
-  if (text.size() > kMaxConfigBytes) return std::optional(std::move(text));  // the parser returns the error
+  auto text = read_file(path, kMaxConfigBytes + 1);  // the parser refuses a longer one
+  if (text || errno == ENOENT || errno == ENOTDIR) return text;
   return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_reason(errno)));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/process_name.h"
 #include "engine/queue.h"
 #include "plan/describe_program.h"
 

@@ -1,5 +1,4 @@
 // Obtains one unique id for the ranks of a launched job, and joins. Declared in launch/launch.h.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/read_file.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
 #include "config/setting_table.h"
@@ -25,14 +25,11 @@ int find_launcher_pid() {
   constexpr int kMaxGenerations = 16;
   int pid = ::getppid();
   for (int i = 0; i < kMaxGenerations && pid > 1; ++i) {
-    const Fd fd(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-    char text[512] = {};
-    if (!fd || ::read(fd.get(), text, sizeof(text) - 1) <= 0) break;
-    const std::string_view stat = text;  // "pid (name) state ppid ..."
+    const std::string stat = read_file(fmt::format("/proc/{}/stat", pid)).value_or("");  // "pid (name) state ppid ..."
     const size_t close = stat.rfind(')');
-    if (close == std::string_view::npos || close + 4 >= stat.size()) break;
-    if (stat.find("(hydra_pmi_proxy") != std::string_view::npos) return pid;
-    pid = std::atoi(text + close + 4);
+    if (close == std::string::npos || close + 4 >= stat.size()) break;
+    if (stat.find("(hydra_pmi_proxy") != std::string::npos) return pid;
+    pid = std::atoi(stat.c_str() + close + 4);
   }
   return ::getppid();
 }

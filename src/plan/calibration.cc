@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <span>
+#include <vector>
 
 #include "algorithms/registry.h"
+#include "base/read_file.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
 
@@ -29,6 +32,9 @@ std::optional<T> number(std::string_view s) {
   if (error != std::errc() || end != s.data() + s.size()) return std::nullopt;
   return value;
 }
+
+std::string spread_name(size_t term) { return fmt::format("spread.{}", kCostTerms[term].name); }
+std::string oversubscribed_name(size_t term) { return fmt::format("crowded.{}", kCostTerms[term].name); }
 
 constexpr std::string_view kForms[] = {"inline", "short", "long"}, kDirectForms[] = {"copied", "mapped"};
 
@@ -65,49 +71,41 @@ class Parser {
 
  private:
   Status take(size_t line, std::string_view name, std::string_view value) {
-    if (!have_version_) {
+    if (names_.empty()) {
       const std::optional<int> version = number<int>(value);
       if (name != "rondo_calibration" || !version)
         return bad_line(line, "a calibration begins with rondo_calibration = VERSION");
       result_.version = *version;
-      have_version_ = true;
-      return {};
     }
+    if (!names_.emplace(name).second) return bad_line(line, fmt::format("{} appears twice", name));
+    if (names_.size() == 1) return {};
     if (name == "cpu") return take_text(line, name, value, result_.cpu);
     if (name == "date") return take_text(line, name, value, result_.date);
-    if (name == "near_bytes") return take_bytes(line, name, value, have_near_, result_.costs.near_bytes);
-    if (name == "huge_bytes") return take_bytes(line, name, value, have_huge_, result_.costs.huge_bytes);
+    if (name == "near_bytes") return take_bytes(line, name, value, result_.costs.near_bytes);
+    if (name == "huge_bytes") return take_bytes(line, name, value, result_.costs.huge_bytes);
     if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(line, name, value);
-    const size_t dot = name.find('.');
-    const std::string_view set = name.substr(0, dot), term = dot == name.npos ? "" : name.substr(dot + 1);
     for (size_t t = 0; t < kNumCostTerms; ++t) {
-      if (term != kCostTerms[t].name) continue;
-      if (set == "spread") return take_constant(line, name, value, have_[0][t], result_.costs.spread[t]);
-      if (set == "crowded") return take_constant(line, name, value, have_[1][t], result_.costs.oversubscribed[t]);
+      if (name == spread_name(t)) return take_constant(line, name, value, result_.costs.spread[t]);
+      if (name == oversubscribed_name(t)) return take_constant(line, name, value, result_.costs.oversubscribed[t]);
     }
     return bad_line(line, fmt::format("unknown constant \"{}\"", name));
   }
 
   static Status take_text(size_t line, std::string_view name, std::string_view value, std::string& to) {
-    if (!to.empty()) return bad_line(line, fmt::format("{} appears twice", name));
     if (value.empty()) return bad_line(line, fmt::format("{} has no value", name));
     to = value;
     return {};
   }
-  static Status take_bytes(size_t line, std::string_view name, std::string_view value, bool& have, uint64_t& to) {
+  static Status take_bytes(size_t line, std::string_view name, std::string_view value, uint64_t& to) {
     const std::optional<uint64_t> bytes = number<uint64_t>(value);
-    if (have) return bad_line(line, fmt::format("{} appears twice", name));
     if (!bytes || *bytes == 0) return bad_line(line, fmt::format("{} is not a number of bytes above 0", name));
-    have = true;
     to = *bytes;
     return {};
   }
-  static Status take_constant(size_t line, std::string_view name, std::string_view value, bool& have, double& to) {
+  static Status take_constant(size_t line, std::string_view name, std::string_view value, double& to) {
     const std::optional<double> ns = number<double>(value);
-    if (have) return bad_line(line, fmt::format("{} appears twice", name));
     if (!ns || !(*ns >= 0 && *ns <= 1e9))
       return bad_line(line, fmt::format("{} is not a number of nanoseconds from 0 to 10^9", name));
-    have = true;
     to = *ns;
     return {};
   }
@@ -129,9 +127,6 @@ class Parser {
     const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
     if (row >= CostCorrections::kRows || !form) return bad_line(line, fmt::format("unknown candidate \"{}\"", name));
-    bool& have = have_corrections_[static_cast<size_t>(world)][row][static_cast<size_t>(*form)];
-    if (have) return bad_line(line, fmt::format("{} appears twice", name));
-    have = true;
     for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
       const size_t space = value.find(' ');
       const std::optional<double> ratio = number<double>(value.substr(0, space));
@@ -149,35 +144,18 @@ class Parser {
   }
 
   Status complete() const {
-    auto missing = [](std::string_view name) {
-      return Status(StatusCode::kInvalidArgument, fmt::format("{} is missing", name));
-    };
-    if (!have_version_) return missing("rondo_calibration");
-    if (result_.cpu.empty()) return missing("cpu");
-    if (!have_near_ || !have_huge_) return missing(have_near_ ? "huge_bytes" : "near_bytes");
+    std::vector<std::string> required{"rondo_calibration", "cpu", "near_bytes", "huge_bytes"};
     // (Calls on one host do not use the terms between hosts: the built-in values replace missing ones.)
     for (size_t t = 0; t < static_cast<size_t>(kFirstHostTerm); ++t)
-      for (size_t set : {0, 1})
-        if (!have_[set][t]) return missing(fmt::format("{}.{}", set == 0 ? "spread" : "crowded", kCostTerms[t].name));
+      required.insert(required.end(), {spread_name(t), oversubscribed_name(t)});
+    for (const std::string& name : required)
+      if (!names_.contains(name)) return Status(StatusCode::kInvalidArgument, fmt::format("{} is missing", name));
     return {};
   }
 
   Calibration result_;
-  bool have_version_ = false, have_near_ = false, have_huge_ = false;
-  std::array<std::array<bool, kNumCostTerms>, 2> have_{};
-  bool have_corrections_[CostCorrections::kWorlds][CostCorrections::kRows][CostCorrections::kForms] = {};
+  std::set<std::string, std::less<>> names_;  // all that appeared
 };
-
-std::optional<std::string> read_file(const std::string& path, size_t most_bytes) {
-  std::FILE* file = std::fopen(path.c_str(), "re");
-  if (file == nullptr) return std::nullopt;
-  std::string text(most_bytes, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  const bool failed = std::ferror(file) != 0;
-  std::fclose(file);
-  if (failed) return std::nullopt;
-  return text;
-}
 
 constexpr size_t kMostBytes = 256 * 1024;
 
@@ -193,7 +171,7 @@ std::string format_calibration(const Calibration& c) {
   // Optional terms come first, so that a truncated file lacks a required one.
   constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
   for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
-    text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
+    text += fmt::format("{} = {}\n{} = {}\n", spread_name(t), c.costs.spread[t], oversubscribed_name(t),
                         c.costs.oversubscribed[t]);
   for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {
     for (size_t row = 0; row < std::min(CostCorrections::kRows, all_algorithms().size()); ++row) {
@@ -213,7 +191,7 @@ std::string format_calibration(const Calibration& c) {
 }
 
 std::string processor_name() {
-  const std::string text = read_file("/proc/cpuinfo", 4096).value_or("");  // the first processor's entry is enough
+  const std::string text = read_file("/proc/cpuinfo").value_or("");  // the first processor's entry is enough
   const size_t at = text.find("model name");
   if (at == text.npos) return "unknown processor";
   const size_t colon = text.find(':', at), end = text.find('\n', at);

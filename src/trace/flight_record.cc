@@ -1,13 +1,13 @@
 #include "trace/flight_record.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "base/json_text.h"
+#include "base/process_name.h"
+#include "base/read_file.h"
 #include "trace/trace_file.h"
 
 namespace rondo {
@@ -109,20 +109,11 @@ Status write_flight_record(const FlightRecord& record, const std::string& direct
   return write_file(flight_path(directory, record.identity), pieces);
 }
 
-uint64_t this_pid_namespace() {
-  struct stat s;
-  return stat("/proc/self/ns/pid", &s) == 0 ? static_cast<uint64_t>(s.st_ino) : 0;
-}
-
 std::string process_state(uint64_t pid, uint64_t pid_namespace) {
   if (pid == 0 || pid_namespace == 0 || pid_namespace != this_pid_namespace()) return "unknown";
-  std::FILE* f = std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "r");
-  if (f == nullptr) return errno == ENOENT ? "gone" : "unknown";
-  char line[512] = {};
-  const bool read = std::fgets(line, sizeof line, f) != nullptr;
-  std::fclose(f);
-  if (!read) return "gone";                                 // it ended between the two calls
-  const char* after_name = std::strrchr(line, ')');         // the name may contain anything, brackets too
+  const auto line = read_file(fmt::format("/proc/{}/stat", pid));
+  if (!line) return errno == ENOENT || errno == ESRCH ? "gone" : "unknown";  // ESRCH: it ended after the open
+  const char* after_name = std::strrchr(line->c_str(), ')');         // the name may contain anything, brackets too
   if (after_name == nullptr || std::strlen(after_name) < 3) return "unknown";
   switch (after_name[2]) {
     case 'T': case 't': return "stopped";

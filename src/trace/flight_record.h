@@ -88,7 +88,5 @@ Status write_flight_record(const FlightRecord& record, const std::string& direct
 /// "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), "unknown" (no pid,
 /// or one of another pid namespace).
 std::string process_state(uint64_t pid, uint64_t pid_namespace);
-/// The pid namespace of this process, 0 if unknown.
-uint64_t this_pid_namespace();
 
 }  // namespace rondo

@@ -1,6 +1,6 @@
-// The status page of a rank: the light, always-on record of its operations.
+// The status pages of a rank: the light, always-on record of its operations.
 //
-// A ring of the last 64 operations of a communicator, written only by its owner, in memory that the other ranks of the
+// A StatusPage is a ring of the last 64 operations of a communicator, written only by its owner, in memory that the other ranks of the
 // host can read. In normal operation it is never read, therefore posting costs a few stores into the owner's own cache
 // lines. A rank that waits too long reads the others' status pages to name the ranks that are missing or made another
 // call.
@@ -43,17 +43,6 @@ struct OperationShape {
   }
 };
 
-struct alignas(64) OperationRecord {
-  uint64_t sequence;  // 1-based; 0: never used
-  uint64_t shape;
-  uint64_t count_elems;
-  uint64_t tag;
-  uint64_t started_ticks;  // processor's time stamp counter
-  uint64_t finished_ns;    // CLOCK_MONOTONIC_COARSE, some ms late; 0: not finished
-  uint64_t pad[2];
-};
-static_assert(sizeof(OperationRecord) == 64);
-
 inline uint64_t ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -77,6 +66,39 @@ struct PostedOperation {
   OperationShape shape;
   uint64_t sequence = 0, tag = 0, started_ticks = 0, finished_ns = 0;
 };
+
+/// One operation on a page. The first word is 0 while the owner changes the others.
+struct alignas(64) OperationRecord {
+  uint64_t sequence;  // 1-based; 0: never used
+  uint64_t shape;
+  uint64_t count_elems;
+  uint64_t tag;
+  uint64_t started_ticks;  // processor's time stamp counter
+  uint64_t finished_ns;    // CLOCK_MONOTONIC_COARSE, some ms late; 0: not finished, or of a send or recv
+  uint64_t pad[2];
+
+  void store(uint64_t number, const OperationShape& operation, uint64_t its_tag) {
+    auto put = [](uint64_t& w, uint64_t v, std::memory_order order) { std::atomic_ref(w).store(v, order); };
+    put(sequence, 0, std::memory_order_relaxed);
+    put(shape, operation.packed(), std::memory_order_release);
+    put(count_elems, operation.count_elems, std::memory_order_release);
+    put(tag, its_tag, std::memory_order_relaxed);
+    put(started_ticks, ticks(), std::memory_order_relaxed);
+    put(finished_ns, 0, std::memory_order_relaxed);
+    put(sequence, number, std::memory_order_release);
+  }
+  /// The record of this number; nothing if it was not stored here, or was overwritten.
+  std::optional<PostedOperation> load(uint64_t number) {
+    auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); };
+    if (number == 0 || get(sequence) != number) return std::nullopt;
+    const uint64_t packed = get(shape), count = get(count_elems);
+    const PostedOperation found{OperationShape::unpack(packed, count), number, get(tag), get(started_ticks),
+                                get(finished_ns)};
+    if (std::atomic_ref(sequence).load(std::memory_order_relaxed) != number) return std::nullopt;
+    return found;
+  }
+};
+static_assert(sizeof(OperationRecord) == 64);
 
 /// A rank that the owner of a status page waits for.
 struct PeerWait {
@@ -123,15 +145,7 @@ struct StatusPage {
   }
 
   void post(uint64_t sequence, const OperationShape& shape, uint64_t tag) {
-    OperationRecord& r = records[sequence % kRecords];
-    auto put = [](uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_relaxed); };
-    put(r.sequence, 0);
-    std::atomic_ref(r.shape).store(shape.packed(), std::memory_order_release);
-    std::atomic_ref(r.count_elems).store(shape.count_elems, std::memory_order_release);
-    put(r.tag, tag);
-    put(r.started_ticks, ticks());
-    put(r.finished_ns, 0);
-    std::atomic_ref(r.sequence).store(sequence, std::memory_order_release);
+    records[sequence % kRecords].store(sequence, shape, tag);
     std::atomic_ref(posted).store(sequence, std::memory_order_release);
   }
   void finish(uint64_t sequence) { finish(sequence, sequence); }
@@ -151,15 +165,27 @@ struct StatusPage {
     return found ? std::optional(found->shape) : std::nullopt;
   }
   /// The whole record of `sequence`.
-  std::optional<PostedOperation> read(uint64_t sequence) {
-    OperationRecord& r = records[sequence % kRecords];
-    auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); };
-    if (sequence == 0 || get(r.sequence) != sequence) return std::nullopt;
-    const uint64_t shape = get(r.shape), count = get(r.count_elems);
-    const PostedOperation found{OperationShape::unpack(shape, count), sequence, get(r.tag), get(r.started_ticks),
-                                get(r.finished_ns)};
-    if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) != sequence) return std::nullopt;
-    return found;
+  std::optional<PostedOperation> read(uint64_t sequence) { return records[sequence % kRecords].load(sequence); }
+};
+
+/// The status page of a rank's messages to and from single ranks (send, recv). It is separate from StatusPage, because
+/// these calls are not in the order that all ranks share. A message is identified by its pair of ranks, its direction
+/// and its number in that direction, which both ends count.
+struct PairPage {
+  static constexpr uint32_t kRecords = 64;
+  alignas(64) uint64_t posted;  // number of posted calls
+  OperationRecord records[kRecords];  // their sequences are those numbers, from 1
+
+  void post(uint64_t number, const OperationShape& shape, uint64_t tag) {
+    records[posted % kRecords].store(number, shape, tag);
+    std::atomic_ref(posted).store(posted + 1, std::memory_order_release);
+  }
+  /// The owner's `number`-th send to, or receive from, `peer`; nothing if it was not posted or was overwritten.
+  std::optional<OperationShape> find(Collective direction, Rank peer, uint64_t number) {
+    for (OperationRecord& r : records)
+      if (const auto found = r.load(number); found && found->shape.collective == direction && found->shape.root == peer)
+        return found->shape;
+    return std::nullopt;
   }
 };
 

@@ -3,32 +3,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "base/codec.h"
 #include "base/new_file.h"
+#include "base/read_file.h"
 
 namespace rondo {
-namespace {
-
-std::string first_line(const char* path) {
-  std::string text;
-  if (std::FILE* f = std::fopen(path, "r")) {
-    char line[128] = {};
-    if (std::fgets(line, sizeof line, f) != nullptr) text.assign(line, std::strcspn(line, "\n"));
-    std::fclose(f);
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string this_host() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
-  return fmt::format("{} {}", name, first_line("/proc/sys/kernel/random/boot_id"));
+  return fmt::format("{} {}", name, first_line_of("/proc/sys/kernel/random/boot_id"));
 }
 
 std::string encode_trace_head(const TraceFile& head, uint64_t num_records) {

@@ -21,7 +21,6 @@
 #include "rondo/status.h"
 #include "rondo/types.h"
 #include "trace/operation_record.h"
-#include "trace/pair_record.h"
 
 namespace rondo {
 

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "api/errors_suite.h"
+#include "base/process_name.h"
 #include "support/shared.h"
 #include "trace/flight_record.h"
 

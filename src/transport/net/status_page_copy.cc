@@ -25,12 +25,11 @@ void copy_words(T& from, T* to) {
 }
 
 // The first word, the number that readers look for, is 0 while the others change.
-template <class Record>
-void store_record(const Record& from, Record& to) {
+void store_record(const OperationRecord& from, OperationRecord& to) {
   const auto* words = reinterpret_cast<const uint64_t*>(&from);
   auto* there = reinterpret_cast<uint64_t*>(&to);
   store_word(there[0], 0);
-  for (size_t i = 1; i < sizeof(Record) / 8; ++i) store_word(there[i], words[i]);
+  for (size_t i = 1; i < sizeof from / 8; ++i) store_word(there[i], words[i]);
   store_word(there[0], words[0]);
 }
 
@@ -45,7 +44,7 @@ std::string StatusPageCopy::encode(StatusPage& page, PairPage& pairs) {
   for (size_t i = 0; i < StatusPage::kRecords; ++i)
     if (load(page.records[i].sequence) != b.records[i].sequence) b.records[i].sequence = 0;
   for (size_t i = 0; i < PairPage::kRecords; ++i)
-    if (load(pairs.records[i].number) != p.records[i].number) p.records[i].number = 0;
+    if (load(pairs.records[i].sequence) != p.records[i].sequence) p.records[i].sequence = 0;
   if (b.waits_noted_ns != StatusPage::kForGood) {
     const uint64_t now = monotonic_ns();
     b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // sent as an age

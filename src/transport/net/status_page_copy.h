@@ -12,7 +12,6 @@
 
 #include "base/codec.h"
 #include "trace/operation_record.h"
-#include "trace/pair_record.h"
 
 namespace rondo::net {
 
