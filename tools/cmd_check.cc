@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -140,6 +141,18 @@ Result check_row(const Algorithm& a, const CheckArgs& args) {
                                report.crossings == 1 ? "" : "s", report.host_sent_chunks, report.total_chunks);
 
   return result;
+}
+
+/// The pairs of roots that are worth a check_pair: equal and different ones, first and last ranks.
+std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks) {
+  const Rank last = nranks - 1;
+  const bool a = collective_is_rooted(first), b = collective_is_rooted(second);
+  std::vector<std::pair<Rank, Rank>> pairs{{0, 0}};
+  if (a && b) pairs.insert(pairs.end(), {{0, last}, {last, 0}, {0, nranks / 2}});
+  else if (a || b) pairs.push_back({a ? last : 0, b ? last : 0});
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  return pairs;
 }
 
 /// Checks `a` followed by every row of the registry.

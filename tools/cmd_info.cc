@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "config/describe_settings.h"
 #include "config/setting_table.h"
 #include "device/driver/driver.h"
 #include "device/engine/images.h"

@@ -127,7 +127,4 @@ std::vector<std::string> unknown_variables(char** environment);
 /// Returns the settings of this process from its environment and files. Errors: those of load.
 Expected<SettingFields> read_process_settings();
 
-/// Returns a table for users: each setting, its value and the value's source. Secrets are not shown.
-std::string describe_settings(const SettingValues& values);
-
 }  // namespace rondo

@@ -205,10 +205,6 @@ bool is_direct(const Schedule& s) {
   return false;
 }
 
-}  // namespace
-
-namespace {
-
 /// The lines of a definition. Each query records again, because queries are rare.
 LineOf lines_of(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
   return [&algorithm, hosts, root](Rank rank, int lane, int pc) -> std::string {
@@ -318,17 +314,6 @@ CheckReport check_pair(const Algorithm& first, const Algorithm& second, const Ho
   const Schedule a = record_all(first, hosts, first_root), b = record_all(second, hosts, second_root);
   return Proof({{&a, lines_of(first, hosts, first_root)}, {&b, lines_of(second, hosts, second_root)}}, options, {})
       .run();
-}
-
-std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks) {
-  const Rank last = nranks - 1;
-  const bool a = collective_is_rooted(first), b = collective_is_rooted(second);
-  std::vector<std::pair<Rank, Rank>> pairs{{0, 0}};
-  if (a && b) pairs.insert(pairs.end(), {{0, last}, {last, 0}, {0, nranks / 2}});
-  else if (a || b) pairs.push_back({a ? last : 0, b ? last : 0});
-  std::sort(pairs.begin(), pairs.end());
-  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  return pairs;
 }
 
 }  // namespace rondo

@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "algorithms/registry.h"
@@ -97,8 +96,6 @@ CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options
 /// `second` right after `first` on the same connections, without a barrier between them.
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, const HostLayout& hosts,
                        const CheckOptions& options = {}, Rank first_root = 0, Rank second_root = 0);
-/// The pairs of roots that are worth a check_pair: equal and different ones, first and last ranks.
-std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks);
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options = {});
 
 /// An instruction as text: "recv_reduce_send in[3], from {1}, to {3}, own after 1".

@@ -28,7 +28,6 @@ LinkChoice through_host(const GpuMachine& m, size_t a, size_t b, std::string rea
   LinkChoice c;
   c.kind = LinkKind::kHost;
   c.reason = std::move(reason);
-  c.staging = StagingPlace::kHostMemory;
   // One device writes to memory while the other reads it, each over its own slot; the socket link carries one of the
   // two.
   c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
@@ -46,7 +45,6 @@ LinkChoice same_device(const GpuDevice& device, const RankPlace& a, const RankPl
   c.expected_gbps = device.memory_gbps / 2;  // a copy reads and writes the same memory
   c.direct = true;
   c.ll128 = whole_lines(device, device);
-  c.staging = StagingPlace::kReaderDevice;
   return c;
 }
 
@@ -89,7 +87,6 @@ LinkChoice by_nvlink(const GpuMachine& m, size_t a, size_t b) {
   c.expected_gbps = link * links;
   c.direct = true;
   c.ll128 = whole_lines(x, y);
-  c.staging = StagingPlace::kReaderDevice;
   return c;
 }
 
@@ -106,7 +103,6 @@ LinkChoice by_pcie(const GpuMachine& m, size_t a, size_t b) {
     c.self_test = true;
   }
   c.direct = true;
-  c.staging = StagingPlace::kReaderDevice;
   return c;
 }
 
@@ -115,10 +111,6 @@ LinkChoice by_pcie(const GpuMachine& m, size_t a, size_t b) {
 std::string_view link_name(LinkKind kind) {
   constexpr std::array<std::string_view, 7> kNames = {"none", "local", "shared", "nvlink", "nvswitch", "pcie", "host"};
   return kNames[static_cast<size_t>(kind)];
-}
-std::string_view staging_name(StagingPlace place) {
-  constexpr std::array<std::string_view, 3> kNames = {"nowhere", "reader's device", "host memory"};
-  return kNames[static_cast<size_t>(place)];
 }
 
 LinkPreferences parse_preferences(std::string_view level, std::string_view engine) {

@@ -38,10 +38,6 @@ enum class LinkKind : uint8_t {
 };
 std::string_view link_name(LinkKind kind);
 
-/// The memory of the rings between two ranks. Readers have their data near; writers push.
-enum class StagingPlace : uint8_t { kNone, kReaderDevice, kHostMemory };
-std::string_view staging_name(StagingPlace place);
-
 struct LinkPreferences {
   bool p2p = true;               // RONDO_P2P_LEVEL=loc: false
   std::optional<PciPath> level;  // RONDO_P2P_LEVEL, of PCIe
@@ -58,7 +54,6 @@ struct LinkChoice {
   bool direct = false;       // kernels and copies can access the other's buffers, once mapped
   bool ll128 = false;        // a warp's store of 128 bytes arrives as a whole
   bool self_test = false;    // test it before use, and use host memory if it fails
-  StagingPlace staging = StagingPlace::kNone;
 };
 
 /// For two different ranks on devices of the machine; symmetric. O(1).

@@ -113,7 +113,7 @@ std::string process_state(uint64_t pid, uint64_t pid_namespace) {
   if (pid == 0 || pid_namespace == 0 || pid_namespace != this_pid_namespace()) return "unknown";
   const auto line = read_file(fmt::format("/proc/{}/stat", pid));
   if (!line) return errno == ENOENT || errno == ESRCH ? "gone" : "unknown";  // ESRCH: it ended after the open
-  const char* after_name = std::strrchr(line->c_str(), ')');         // the name may contain anything, brackets too
+  const char* after_name = std::strrchr(line->c_str(), ')');  // the name may contain anything, brackets too
   if (after_name == nullptr || std::strlen(after_name) < 3) return "unknown";
   switch (after_name[2]) {
     case 'T': case 't': return "stopped";

@@ -173,7 +173,7 @@ struct StatusPage {
 /// and its number in that direction, which both ends count.
 struct PairPage {
   static constexpr uint32_t kRecords = 64;
-  alignas(64) uint64_t posted;  // number of posted calls
+  alignas(64) uint64_t posted;        // number of posted calls
   OperationRecord records[kRecords];  // their sequences are those numbers, from 1
 
   void post(uint64_t number, const OperationShape& shape, uint64_t tag) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "config/config_file.h"
+#include "config/describe_settings.h"
 #include "config/setting_table.h"
 #include "plan/settings.h"
 #include "support/ranks_settings.h"

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "config/config_file.h"
+#include "config/describe_settings.h"
 #include "plan/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

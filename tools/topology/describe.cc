@@ -26,12 +26,17 @@ std::string link_cell(const GpuMachine& m, size_t a, size_t b) {
   return p.access ? cell : cell + "!";
 }
 
+// The memory of the rings between two ranks. Readers have their data near; writers push.
+std::string_view staging_text(LinkKind kind) {
+  return kind == LinkKind::kNone ? "nowhere" : kind == LinkKind::kHost ? "host memory" : "reader's device";
+}
+
 std::string gbps_text(double gbps) { return gbps == 0 ? "unknown" : fmt::format("{:.1f} GB/s", gbps); }
 
 std::string choice_text(const LinkChoice& c) {
   std::string text = fmt::format("{:<8} {:>11}  {}\n", link_name(c.kind), gbps_text(c.expected_gbps), c.reason);
   if (c.kind == LinkKind::kNone) return text;
-  return text + fmt::format("{:<20}  staging: {}; direct: {}; LL128: {}\n", "", staging_name(c.staging),
+  return text + fmt::format("{:<20}  staging: {}; direct: {}; LL128: {}\n", "", staging_text(c.kind),
                             c.direct ? "yes" : "no", c.ll128 ? "yes" : "no");
 }
 
