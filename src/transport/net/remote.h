@@ -29,9 +29,9 @@
 #include "bootstrap/bootstrap.h"
 #include "rondo/host_layout.h"
 #include "transport/net/proxy_slots.h"
+#include "transport/net/rail_set.h"
 #include "transport/net/remote_fifo.h"
 #include "transport/net/status_page_copy.h"
-#include "transport/net/wire.h"
 #include "transport/proxy.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
@@ -43,7 +43,7 @@ constexpr uint64_t kMs = 1'000'000;  // ns
 class RemoteTransport final : public Transport, private Sink, private Proxy {
  public:
   struct Options {
-    Net net = Net::kTcp;
+    const Network* network;  // between hosts
     bool alone = false;      // ranks of one host use it too
     bool encrypted = false;  // all data on the network
     std::string rails = {};  // this rank's network devices, comma-separated; empty: any
@@ -54,9 +54,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
                                                            Bootstrap& bootstrap, LocalPeers& here);
   ~RemoteTransport() override;
-  std::string_view name() const override {
-    return net_ == Net::kUcx ? (local_ != nullptr ? "shm+ucx" : "ucx") : local_ != nullptr ? "shm+tcp" : "tcp";
-  }
+  std::string_view name() const override { return name_; }
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
@@ -120,7 +118,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
     Status failure;  // reported when it departed
     StatusPageCopy mirror;
   };
-  RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here);
+  RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap, LocalPeers& here);
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
@@ -136,19 +134,16 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   void take_disagreement(Bootstrap::Announcement events);
   void tell_abort();
   void hear_of_aborts();
-  Status strange(const Header& h) const;
-  Status unreadable(const Header& h, size_t bytes) const;
   bool carry();
   bool move();
   bool answer_leavers();
   bool fresh(Rank r, bool may_connect);
-  bool note_end(Rank r, const std::byte* bytes, size_t num_bytes);
+  bool note_end(Rank r, std::string_view bytes);
   void leave();
   void keep_for_good();
   void poll_loop();
   void wake_poller();
   ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
-  bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
   void fail_here(const Status& why) override;
 
@@ -157,7 +152,8 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   const HostLayout hosts_;
   Bootstrap& bootstrap_;
   LocalPeers& peers_here_;
-  const Net net_;
+  const Network& network_;
+  std::string name_;  // "shm+tcp"
   int num_here_ = 0;
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
@@ -165,11 +161,11 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   StatusPage own_page_{};
   PairPage own_pair_page_{};
 
-  std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
+  std::mutex mutex_;  // guards the rails, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<ProxySlots> slots_;
   std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
-  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<RailSet> rails_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // raised by this rank while handling a message
   std::string reason_;                            // of the abort
@@ -188,7 +184,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::atomic<bool> listens_ = false;   // the poller waits for network events; set under the lock
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
-  int wake_fd_ = -1;
+  Fd wake_;  // eventfd
   Thread poller_;
 };
 

@@ -27,8 +27,9 @@ void RemoteTransport::tell_abort() {
   const bool many = are_many();
   if (many) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
   for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
-      wire_->send_copy(r, h, reason_.data(), reason_.size());
+    if (r != rank_ && (!many || rails_->connected(r)) && !rails_->lost(r) &&
+        !remotes_[static_cast<size_t>(r)]->departed)
+      rails_->send_copy(r, h, reason_.data(), reason_.size());
 }
 
 void RemoteTransport::raise(Rank by, const std::string& reason) {
@@ -36,7 +37,7 @@ void RemoteTransport::raise(Rank by, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     take_abort(by, reason);
     if (by == rank_ && aborted_by_ == rank_) tell_abort();
-    wire_->progress();
+    rails_->progress();
   }
   ring(*bell(rank_));
   wake_poller();
@@ -68,13 +69,13 @@ bool RemoteTransport::departed(Rank r) {
   const auto note = bootstrap_.parting_note(r);
   if (!note) return false;
   const std::lock_guard lock(mutex_);
-  note_end(r, reinterpret_cast<const std::byte*>(note->data()), note->size());
+  note_end(r, *note);
   return true;
 }
 
 // False: not a note.
-bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
-  auto decoded = decode<PartingNote>({reinterpret_cast<const char*>(bytes), num_bytes});
+bool RemoteTransport::note_end(Rank r, std::string_view bytes) {
+  auto decoded = decode<PartingNote>(bytes);
   if (!decoded) return false;
   PartingNote& note = *decoded;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
@@ -136,7 +137,7 @@ std::optional<PeerLoss> RemoteTransport::find_lost() {
   std::vector<PeerLoss> losses;
   {
     const std::lock_guard lock(mutex_);
-    losses = wire_->losses(monotonic_ns() - kLossNs);
+    losses = rails_->losses(monotonic_ns() - kLossNs);
   }
   for (PeerLoss& l : losses)
     if (!departed(l.rank)) return std::move(l);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/codec.h"
 #include "trace/operation_record.h"
@@ -35,13 +36,18 @@ void fields(C& c, PartingNote& n) {
   c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
 }
 
+struct StatusPages {
+  StatusPage operations{};
+  PairPage pairs{};
+};
+/// This rank's current status pages, for a peer.
+std::string encode_pages(StatusPage& page, PairPage& pairs);
+
 class StatusPageCopy {
  public:
-  /// This rank's current status pages, for a peer.
-  static std::string encode(StatusPage& page, PairPage& pairs);
-  /// Stores the result of encode() from another host (same_host: from this one). False: invalid bytes. Ignored after
-  /// end().
-  bool store(const std::byte* bytes, size_t num_bytes, bool same_host);
+  /// Stores the result of encode_pages() from another host (same_host: from this one). False: invalid bytes. Ignored
+  /// after end().
+  bool store(std::string_view bytes, bool same_host);
   /// Stores its owner's final position.
   void end(const PartingNote& note);
   bool ended() const { return ended_; }
@@ -50,15 +56,11 @@ class StatusPageCopy {
   PairPage& pairs() { return pages_->pairs; }
 
  private:
-  struct Pages {  // 8 KiB, not allocated for the many peers that are never looked at
-    StatusPage operations{};
-    PairPage pairs{};
-  };
-  Pages& pages() {
-    if (pages_ == nullptr) pages_ = std::make_unique<Pages>();
+  StatusPages& pages() {
+    if (pages_ == nullptr) pages_ = std::make_unique<StatusPages>();
     return *pages_;
   }
-  std::unique_ptr<Pages> pages_;
+  std::unique_ptr<StatusPages> pages_;  // 8 KiB, not allocated for the many peers that are never looked at
   bool ended_ = false;
 };
 
