@@ -64,10 +64,9 @@ constexpr uint32_t kPassesOverWire = 1;
 
 Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
                                                     ProcessControl& control) {
-  const int nranks = hosts.nranks();
   const bool alone = !settings.transport.starts_with("shm+");
-  if (static_cast<int>(control.here().ranks().size()) == nranks && !alone) {
-    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.here()));
+  if (control.here().nranks() == hosts.nranks() && !alone) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(control.here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
@@ -81,31 +80,6 @@ Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout&
 }
 
 }  // namespace
-
-HostPeers::HostPeers(Bootstrap& bootstrap, bool may_pull) : bootstrap_(bootstrap), may_pull_(may_pull) {
-  for (Rank r = 0; r < bootstrap.nranks(); ++r)
-    if (bootstrap.same_host(r)) ranks_.push_back(r);
-}
-
-Status HostPeers::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
-  const Status s = bootstrap_.exchange_descriptors(mine, all);
-  if (all->size() == static_cast<size_t>(bootstrap_.nranks())) pick(all);
-  return s;
-}
-
-Status HostPeers::all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) {
-  RONDO_TRY(bootstrap_.all_gather_here(mine, bytes, all));
-  pick(all);
-  return {};
-}
-
-std::optional<PeerLoss> HostPeers::find_lost() {
-  auto loss = bootstrap_.find_lost();
-  if (!loss) return std::nullopt;
-  const auto place = std::find(ranks_.begin(), ranks_.end(), loss->rank);
-  if (place == ranks_.end()) return std::nullopt;
-  return PeerLoss{static_cast<Rank>(place - ranks_.begin()), std::move(loss->how)};
-}
 
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   BootstrapOptions o;

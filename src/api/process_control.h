@@ -1,5 +1,5 @@
 // ProcessControl: the control plane of ranks on a Bootstrap (processes, or threads that joined one by one), and the
-// making of their communicators. HostPeers gives the transports descriptors and deaths of local peers.
+// making of their communicators.
 //
 // Thread safety: see ControlPlane.
 #pragma once
@@ -32,28 +32,6 @@ Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view c
 /// Returns the Bootstrap's options. The abort token must outlive the Bootstrap.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
-/// The ranks of this host among a Bootstrap's, numbered from 0.
-class HostPeers final : public LocalPeers {
- public:
-  HostPeers(Bootstrap& bootstrap, bool may_pull);
-  const std::vector<Rank>& ranks() const { return ranks_; }
-  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override;
-  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override;
-  bool may_pull() const override { return may_pull_; }
-  std::optional<PeerLoss> find_lost() override;
-
- private:
-  template <class T>
-  void pick(std::vector<T>* all) const {
-    std::vector<T> picked;
-    for (const Rank r : ranks_) picked.push_back(std::move((*all)[static_cast<size_t>(r)]));
-    *all = std::move(picked);
-  }
-  Bootstrap& bootstrap_;
-  const bool may_pull_;
-  std::vector<Rank> ranks_;  // ascending
-};
-
 class ProcessControl final : public ControlPlane {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
@@ -74,12 +52,12 @@ class ProcessControl final : public ControlPlane {
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
   Bootstrap& bootstrap() { return *bootstrap_; }
-  HostPeers& here() { return here_; }
+  LocalPeers& here() { return here_; }
 
  private:
   const std::optional<AbortToken> abort_;  // keeps the flag alive that the Bootstrap reads
   std::unique_ptr<Bootstrap> bootstrap_;
-  HostPeers here_;
+  LocalPeers here_;
   Status cause_;
 };
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/codec.h"
 #include "base/status_from_peer.h"
@@ -48,6 +50,20 @@ Expected<T> read_outcome(std::string_view bytes, size_t rank) {
   if (!d.finished()) d.fail();
   if (!d.ok()) return read_outcome({}, rank);
   return message;
+}
+
+/// Collective: the messages of all ranks, by rank, or the error of the lowest rank that has one.
+/// gather(std::string_view mine, std::vector<std::string>* all) exchanges bytes between the ranks.
+template <class T, class Gather>
+Expected<std::vector<T>> exchange_outcomes(const Expected<T>& mine, const Gather& gather) {
+  std::vector<std::string> said;
+  RONDO_TRY(gather(encode_outcome(mine), &said));
+  std::vector<T> all;
+  for (size_t r = 0; r < said.size(); ++r) {
+    RONDO_TRY_ASSIGN(T theirs, read_outcome<T>(said[r], r));
+    all.push_back(std::move(theirs));
+  }
+  return all;
 }
 
 }  // namespace rondo

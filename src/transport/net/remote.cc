@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +10,6 @@
 #include <cstring>
 
 #include "base/outcome.h"
-#include "base/round_up.h"
 #include "rondo/schedule.h"
 
 namespace rondo::net {
@@ -72,10 +69,7 @@ RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, const Netwo
       bootstrap_(bootstrap),
       peers_here_(here),
       network_(network),
-      here_(static_cast<size_t>(nranks_), -1) {
-  for (Rank r = 0; r < nranks_; ++r)
-    if (bootstrap.same_host(r)) here_[static_cast<size_t>(r)] = num_here_++;
-}
+      blocks_(rank) {}
 
 std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
   std::vector<Rank> readers;
@@ -121,48 +115,39 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
 
 // Two exchanges: addresses, and readiness. A rank with an error takes part too, and all ranks get the error at once.
 Status RemoteTransport::meet(const Options& options) {
+  auto gather = [this](std::string_view said, std::vector<std::string>* all) {
+    return bootstrap_.all_gather(said.data(), said.size(), all);
+  };
   Hello mine;
-  const bool shares = !options.alone && num_here_ > 1;
-  mine.shares_memory = shares ? static_cast<uint32_t>(num_here_) : 0;
+  const bool shares = !options.alone && peers_here_.nranks() > 1;
+  mine.shares_memory = shares ? static_cast<uint32_t>(peers_here_.nranks()) : 0;
   Status opened = open(options, &mine.pool_bytes);
   if (rank_ == 0 && opened.ok() &&
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
        getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
   if (opened.ok()) mine.address = rails_->address();
-  const std::string said = encode_outcome(opened.ok() ? Expected<Hello>(mine) : opened);
-  std::vector<std::string> blobs;
-  RONDO_TRY(bootstrap_.all_gather(said.data(), said.size(), &blobs));
-  std::vector<Hello> ranks;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    RONDO_TRY_ASSIGN(Hello theirs, read_outcome<Hello>(blobs[r], r));
-    ranks.push_back(std::move(theirs));
-  }
+  RONDO_TRY_ASSIGN(const std::vector<Hello> ranks,
+                   exchange_outcomes(opened.ok() ? Expected<Hello>(mine) : opened, gather));
   const Hello& first = ranks[0];
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
-    routes.push_back(
-        {ranks[static_cast<size_t>(r)].address, r != rank_ ? bootstrap_.address_of(r) : std::string(), index_here(r) >= 0});
+    routes.push_back({ranks[static_cast<size_t>(r)].address, r != rank_ ? bootstrap_.address_of(r) : std::string(),
+                      index_here(r) >= 0});
   RONDO_TRY(rails_->set_peers(routes, first.session));
-  Status sealed;
+  Status ready;
   if (options.encrypted && !rails_->seal_with(first.key, rank_, nranks_))
-    sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
-
-  Status local = sealed;
+    ready = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
   if (shares) {
-    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_, kLongBesideZeroCopyBytes);
+    auto shm = ShmTransport::create(peers_here_, kLongBesideZeroCopyBytes);
     if (shm.ok()) local_ = std::move(*shm);
-    else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
+    else ready = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
   // Whether zero-copy by address works: known only now, after the host's ranks have met.
   const bool sends_zero_copy = local_ == nullptr || local_->can_pull();
-  const std::string verdict = encode_outcome(local.ok() ? Expected<bool>(sends_zero_copy) : local);
-  RONDO_TRY(bootstrap_.all_gather(verdict.data(), verdict.size(), &blobs));
-  bool all_zero_copy = true;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    RONDO_TRY_ASSIGN(const bool theirs, read_outcome<bool>(blobs[r], r));
-    all_zero_copy = all_zero_copy && theirs;
-  }
+  RONDO_TRY_ASSIGN(const std::vector<bool> zero_copy,
+                   exchange_outcomes(ready.ok() ? Expected<bool>(sends_zero_copy) : ready, gather));
+  const bool all_zero_copy = std::find(zero_copy.begin(), zero_copy.end(), false) == zero_copy.end();
   const uint32_t longest = longest_message(network_, rails_->num_rails(), ranks, all_zero_copy);
   fifos_->set_longest_message(longest);
   if (local_ != nullptr) local_->set_longest_message(longest);
@@ -175,7 +160,7 @@ Status RemoteTransport::meet(const Options& options) {
 }
 
 RemoteTransport::~RemoteTransport() {
-  if (getpid() != pid_) {  // a forked child: the parent's connections, and no poller thread
+  if (!made_here_) {  // a forked child: the parent's connections, and no poller thread
     if (poller_.joinable()) poller_.detach();
     keep_for_good();
     return;
@@ -189,7 +174,6 @@ RemoteTransport::~RemoteTransport() {
   if (rails_ != nullptr && !rails_->close(monotonic_ns() + kCloseNs)) keep_for_good();
   rails_.reset();
   fifos_.reset();
-  for (const auto& [at, bytes] : allocated_) munmap(at, bytes);
 }
 
 // The rails refer to the FIFOs' memory and to memory that devices send from.
@@ -286,7 +270,7 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
 }
 
 std::optional<PeersOnHost> RemoteTransport::local_peers() {
-  PeersOnHost m{local_.get(), here_};
+  PeersOnHost m{local_.get(), peers_here_.numbers()};
   for (Rank r = 0; r < nranks_ && local_ == nullptr; ++r) m.index[static_cast<size_t>(r)] = r == rank_ ? 0 : -1;
   return m;
 }
@@ -351,27 +335,6 @@ PairPage* RemoteTransport::pair_page(Rank r) {
   if (shares_memory(r)) return local_->pair_page(index_here(r));
   if (r == rank_) return &own_pair_page_;
   return fresh(r, true) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
-}
-
-// Ordinary memory, because no memory is accessible to all ranks.
-Expected<void*> RemoteTransport::alloc(uint64_t bytes) {
-  const uint64_t whole = round_up(std::max<uint64_t>(bytes, 1), 4096);
-  void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED)
-    return Status(StatusCode::kSystem,
-                  fmt::format("rank {}: mapping of {} MiB failed: {}", rank_, whole >> 20, strerror(errno)));
-  allocated_.emplace_back(at, whole);
-  return at;
-}
-
-Status RemoteTransport::free(void* ptr) {
-  const auto found = std::find_if(allocated_.begin(), allocated_.end(), [&](const auto& a) { return a.first == ptr; });
-  if (found == allocated_.end())
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
-  munmap(found->first, found->second);
-  allocated_.erase(found);
-  return {};
 }
 
 Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {

@@ -16,8 +16,6 @@
 // until its peers have everything it sent them (5 s at most). Thread safety: as Transport.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -25,6 +23,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/forks.h"
 #include "base/thread.h"
 #include "bootstrap/bootstrap.h"
 #include "rondo/host_layout.h"
@@ -32,6 +31,7 @@
 #include "transport/net/rail_set.h"
 #include "transport/net/remote_fifo.h"
 #include "transport/net/status_page_copy.h"
+#include "transport/private_blocks.h"
 #include "transport/proxy.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
@@ -77,8 +77,9 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
   std::optional<PeerLoss> find_lost() override;
-  Expected<void*> alloc(uint64_t bytes) override;
-  Status free(void* ptr) override;
+  // Ordinary memory, because no memory is accessible to all ranks.
+  Expected<void*> alloc(uint64_t bytes) override { return blocks_.alloc(bytes); }
+  Status free(void* ptr) override { return blocks_.free(ptr); }
   bool may_be_direct() const override { return false; }
   bool can_pull() const override { return false; }
   RemoteAddress describe(const void*, uint64_t) const override { return {}; }
@@ -121,7 +122,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap, LocalPeers& here);
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
-  int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
+  int index_here(Rank r) const { return peers_here_.numbers()[static_cast<size_t>(r)]; }
   // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
@@ -154,8 +155,6 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   LocalPeers& peers_here_;
   const Network& network_;
   std::string name_;  // "shm+tcp"
-  int num_here_ = 0;
-  std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
   StatusPage own_page_{};
@@ -174,9 +173,9 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
   uint64_t session_ = 0;  // identifies the communicator
-  const pid_t pid_ = getpid();
+  const MadeHere made_here_;
   std::atomic<uint64_t> bytes_ = 0;
-  std::vector<std::pair<void*, uint64_t>> allocated_;
+  PrivateBlocks blocks_;
   std::vector<std::shared_ptr<void>> kept_;
 
   std::atomic<bool> driven_ = false;    // a driver calls progress()

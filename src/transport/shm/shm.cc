@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "base/outcome.h"
 #include "base/round_up.h"
 
 namespace rondo {
@@ -99,45 +100,17 @@ Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, s
   return region;
 }
 
-// Each rank's message before they map each other's memory.
-struct ShmTransport::Announcement {
-  int32_t error = 0;  // a StatusCode: this rank cannot take part; the reason follows
+struct ShmAnnouncement {
   ProcessName process;
   uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
 };
-
-namespace {
-
-// Each rank's message in the last exchange.
-struct Verdict {
-  int32_t error = 0;
-  uint32_t can_pull = 0;
-};
-
-// Every rank's T by rank, and the error of the lowest rank that has one.
-template <class T>
-Status exchange(LocalPeers& peers, Rank rank, const Status& own, T mine, std::vector<T>* all) {
-  mine.error = static_cast<int32_t>(own.code());
-  std::string blob(reinterpret_cast<const char*>(&mine), sizeof mine);
-  blob += own.message().substr(0, 500);
-  std::vector<std::string> blobs;
-  RONDO_TRY(peers.all_gather(blob.data(), blob.size(), &blobs));
-  all->resize(blobs.size());
-  Status first;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() < sizeof(T))
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(&(*all)[r], blobs[r].data(), sizeof(T));
-    if (const int32_t error = (*all)[r].error; error != 0 && first.ok())
-      first = Status(static_cast<StatusCode>(error), fmt::format("rank {}: {}", r, blobs[r].substr(sizeof(T))));
-  }
-  return first;
+template <class C>
+void fields(C& c, ShmAnnouncement& a) {
+  c(a.process.pid, a.process.start_ticks, a.process.pid_namespace, a.probe_address, a.probe_value);
 }
 
-}  // namespace
-
-ShmTransport::ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers)
-    : SegmentTransport(rank, layout), peers_(peers) {
+ShmTransport::ShmTransport(const SegmentLayout& layout, LocalPeers& peers)
+    : SegmentTransport(peers.rank(), layout), peers_(peers) {
   const auto ranks = static_cast<uint64_t>(std::min(kRanksPerFile, layout.nranks));
   file_.small_bytes = round_up(layout.total_bytes + layout.max_connections * kSmallPerConnection, kPageBytes);
   file_.data_bytes = round_up(std::min(uint64_t{layout.max_connections} * layout.data_bytes(), kMostDataBytes),
@@ -146,9 +119,8 @@ ShmTransport::ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& p
   file_.bytes = file_.data_begin + ranks * file_.data_bytes;
 }
 
-Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Rank rank, int nranks, LocalPeers& peers,
-                                                             uint32_t longest_bytes) {
-  std::unique_ptr<ShmTransport> t(new ShmTransport(rank, SegmentLayout(nranks, longest_bytes), peers));
+Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(LocalPeers& peers, uint32_t longest_bytes) {
+  std::unique_ptr<ShmTransport> t(new ShmTransport(SegmentLayout(peers.nranks(), longest_bytes), peers));
   Fd own;
   const Status ready = t->prepare(&own);
   RONDO_TRY(t->meet(ready, std::move(own)));
@@ -172,30 +144,27 @@ Status ShmTransport::prepare(Fd* own) {
 // at once.
 Status ShmTransport::meet(const Status& ready, Fd own) {
   uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // other ranks read it from here
-  Announcement mine;
-  mine.process = ProcessName::self();
-  mine.probe_address = reinterpret_cast<uint64_t>(&value);
-  mine.probe_value = value;
-  std::vector<Announcement> all;
-  RONDO_TRY(exchange(peers_, rank_, ready, mine, &all));
-  for (const Announcement& a : all) processes_.push_back(a.process);
+  auto gather = [this](std::string_view said, std::vector<std::string>* all) { return peers_.all_gather(said, all); };
+  const Expected<ShmAnnouncement> mine = ShmAnnouncement{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
+  RONDO_TRY_ASSIGN(const std::vector<ShmAnnouncement> all,
+                   exchange_outcomes(ready.ok() ? mine : Expected<ShmAnnouncement>(ready), gather));
+  for (const ShmAnnouncement& a : all) processes_.push_back(a.process);
 
   std::vector<Fd> files;
   RONDO_TRY(exchange_files(std::move(own), kRanksPerFile, &files));
   auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
   files.clear();
-  Verdict verdict;
+  Expected<bool> pulls = mapped.status();
   if (mapped.ok()) {
     segments_ = std::move(*mapped);
     std::vector<SegmentAddress> places;
     for (uint64_t r = 0; r < all.size(); ++r)
       places.push_back({segments_.bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
     set_places(std::move(places));
-    verdict.can_pull = try_pulling(all);
+    pulls = try_pulling(all);
   }
-  std::vector<Verdict> verdicts;
-  RONDO_TRY(exchange(peers_, rank_, mapped.status(), verdict, &verdicts));
-  can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](const Verdict& v) { return v.can_pull != 0; });
+  RONDO_TRY_ASSIGN(const std::vector<bool> all_pull, exchange_outcomes(pulls, gather));
+  can_pull_ = std::find(all_pull.begin(), all_pull.end(), false) == all_pull.end();
   return {};
 }
 
@@ -211,11 +180,11 @@ Expected<StagingPool::Range> ShmTransport::take(uint64_t bytes, StagingPool::Use
 
 // Reads a number from every peer's memory and compares it: other pid namespaces, Yama and seccomp may forbid it. All
 // ranks must succeed, or none pulls.
-bool ShmTransport::try_pulling(const std::vector<Announcement>& all) {
+bool ShmTransport::try_pulling(const std::vector<ShmAnnouncement>& all) {
   if (!peers_.may_pull()) return false;
   for (Rank r = 0; r < layout_.nranks; ++r) {
     if (r == rank_) continue;
-    const Announcement& a = all[static_cast<size_t>(r)];
+    const ShmAnnouncement& a = all[static_cast<size_t>(r)];
     uint64_t read = 0;
     if (!pull(r, {RemoteAddress::kByCopy, a.probe_address}, 0, &read, sizeof read).ok() || read != a.probe_value)
       return false;

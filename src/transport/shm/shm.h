@@ -25,30 +25,19 @@
 
 #include "base/fd.h"
 #include "transport/segment.h"
+#include "transport/shm/local_peers.h"
 
 namespace rondo {
 
-/// The communicator's out-of-band channel, as the transport needs it.
-class LocalPeers {
- public:
-  virtual ~LocalPeers() = default;
-  /// Collective: sends this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, owned by the
-  /// caller.
-  virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
-  /// Collective: every rank's bytes, by rank.
-  virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
-  /// False if this rank must not read the others' memory (setting cma): then none does.
-  virtual bool may_pull() const { return true; }
-  /// A peer whose process is gone. Never blocks.
-  virtual std::optional<PeerLoss> find_lost() = 0;
-};
+/// Each rank's message before the ranks map each other's memory.
+struct ShmAnnouncement;
 
 class ShmTransport final : public SegmentTransport {
  public:
-  /// Collective over all ranks, which must be on this host. `peers` must outlive the transport. An error of one rank
-  /// (kExhausted, kSystem) is returned to all of them, with its rank.
+  /// Collective over the local peers, which must outlive the transport. An error of one rank (kExhausted, kSystem) is
+  /// returned to all of them, with its number.
   /// longest_bytes: the limit of a later set_longest_message().
-  static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers,
+  static Expected<std::unique_ptr<ShmTransport>> create(LocalPeers& peers,
                                                         uint32_t longest_bytes = SegmentLayout::kMostMessageBytes);
   ~ShmTransport() override;
   std::string_view name() const override { return "shm"; }
@@ -84,14 +73,13 @@ class ShmTransport final : public SegmentTransport {
   struct FileLayout {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
-  struct Announcement;
-  ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers);
+  ShmTransport(const SegmentLayout& layout, LocalPeers& peers);
   Status prepare(Fd* own);
   Status meet(const Status& ready, Fd own);
   Status exchange_files(Fd own, size_t step, std::vector<Fd>* files);
   Expected<Region> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
-  bool try_pulling(const std::vector<Announcement>& all);
+  bool try_pulling(const std::vector<ShmAnnouncement>& all);
 
   LocalPeers& peers_;
   FileLayout file_;
