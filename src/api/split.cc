@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "api/resize_request.h"
-#include "base/wire.h"
+#include "base/codec.h"
+#include "base/status_from_peer.h"
 #include "device/device_side.h"
 
 namespace rondo {
@@ -48,9 +49,8 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
 
 Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_requests(
     const ResizeRequest& mine, const std::optional<AbortToken>& abort) {
-  wire::Writer w;
-  w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
-  w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());
+  Encoder w;
+  w(mine.kind, mine.first, mine.second, mine.bytes, static_cast<uint8_t>(mine.status.code()), mine.status.message());
   std::vector<std::string> all;
   request_abort_ = abort;
   const Status gathered = control_->gather(w.bytes(), &all);
@@ -58,14 +58,11 @@ Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_
   RONDO_TRY(in_call(name_of(static_cast<uint8_t>(mine.kind)), gathered));
   std::vector<ResizeRequest> requests;
   for (size_t r = 0; r < all.size(); ++r) {
-    wire::Reader reader(all[r]);
+    Decoder reader(all[r]);
     ResizeRequest theirs;
-    theirs.kind = static_cast<ResizeRequest::Kind>(reader.get<uint8_t>());
-    theirs.first = reader.get<int64_t>();
-    theirs.second = reader.get<int64_t>();
-    theirs.bytes = reader.str();
+    reader(theirs.kind, theirs.first, theirs.second, theirs.bytes);
     const auto code = reader.get<uint8_t>();
-    const std::string_view why = reader.str();
+    const std::string_view why = reader.text();
     if (!reader.finished() || theirs.kind != mine.kind)
       return Status(StatusCode::kMismatch,
                     fmt::format("rank {} calls {}, rank {} calls {}", rank_, name_of(static_cast<uint8_t>(mine.kind)), r,

@@ -9,8 +9,8 @@
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"
+#include "base/outcome.h"
 #include "base/thread.h"
-#include "base/wire.h"
 #include "bootstrap/rendezvous.h"
 
 namespace rondo {
@@ -103,14 +103,12 @@ Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* al
 }
 
 Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
-  wire::Writer mine;
-  mine.put(static_cast<uint8_t>(made.code())).str(made.message());
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers outcomes,
-                   meeting_->gather(rank_, {mine.take(), nullptr}, wait(options, true)));
+                   meeting_->gather(rank_, {encode_outcome(made), nullptr}, wait(options, true)));
   for (const ThreadMeeting::Offer& o : *outcomes) {
-    wire::Reader theirs(o.bytes);
+    Decoder theirs(o.bytes);
     const auto code = theirs.get<uint8_t>();
-    if (code != 0) return status_from_peer(code, theirs.str());
+    if (code != 0) return status_from_peer(code, theirs.text());
   }
   return {};
 }

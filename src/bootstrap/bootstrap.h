@@ -49,7 +49,7 @@
 #include <string>
 #include <vector>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/mesh.h"
 #include "bootstrap/mesh_plan.h"
 #include "bootstrap/survivors.h"
@@ -343,7 +343,7 @@ class Bootstrap {
   std::array<std::optional<Announcement>, 2> announced_;  // by topic
   std::map<Rank, std::string> parted_;                    // parting notes of ranks without a link to this one
   std::vector<bool> gone_;                                // by rank: this rank knows that it is lost or has left
-  std::map<Rank, wire::Writer> outgoing_events_;
+  std::map<Rank, Encoder> outgoing_events_;
   std::vector<Rank> unsent_events_;
   bool leaving_ = false;
   std::optional<pthread_t> events_thread_;
