@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "base/round_up.h"
 #include "config/setting_table.h"
 #include "protocol/spin.h"
 

@@ -12,15 +12,18 @@
 // call all functions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/forks.h"
 #include "base/process_name.h"
+#include "base/round_up.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 #include "transport/range_list.h"
@@ -86,6 +89,28 @@ class StagingPool {
   RangeList small_, data_;
   std::vector<DeferredFree> deferred_;
   uint64_t used_bytes_ = 0;
+};
+
+/// Cuts pieces for lines, counters and rings from ranges, and takes a new range when the rest of the last one is too
+/// short. Thread safety: none.
+class RangeCutter {
+ public:
+  /// Returns the offset of a piece. take(uint64_t bytes) returns an Expected<StagingPool::Range>.
+  template <class Take>
+  Expected<uint64_t> cut(StagingPool::Use use, uint64_t bytes, const Take& take) {
+    constexpr uint64_t kSmallRangeBytes = 32 * 1024;  // counters and lines of 7 connections
+    const bool data = use == StagingPool::Use::kData;
+    StagingPool::Range& rest = data ? data_ : small_;
+    bytes = round_up(bytes, 64);
+    if (rest.bytes < bytes) {
+      RONDO_TRY_ASSIGN(rest, take(data ? bytes : std::max(bytes, kSmallRangeBytes)));
+    }
+    rest.bytes -= bytes;
+    return std::exchange(rest.offset, rest.offset + bytes);
+  }
+
+ private:
+  StagingPool::Range small_, data_;
 };
 
 }  // namespace rondo

@@ -194,9 +194,7 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
     std::vector<Rank> readers = readers_of(key);
     std::erase(readers, rank_);  // messages to itself stay here
     const std::lock_guard lock(mutex_);
-    auto opened = fifos_->open_writer(key, readers);
-    bytes_ = fifos_->bytes();
-    return opened;
+    return fifos_->open_writer(key, readers);
   }();
   if (made.ok()) return made;
   const Status why(made.status().code(),
@@ -213,7 +211,6 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
   {
     const std::lock_guard lock(mutex_);
     const auto made = fifos_->open_reader(key);
-    bytes_ = fifos_->bytes();
     if (key.writer != rank_) remotes_[static_cast<size_t>(key.writer)]->awaited = true;
     if (made.ok()) return *made;
     why = fmt::format("rank {} cannot make a connection from rank {}: {}", rank_, key.writer, made.status().message());
@@ -342,7 +339,7 @@ Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t o
     const Status read = local_->pull(index_here(peer), address, offset_bytes, to, bytes);
     return read.ok() ? read : Status(read.code(), fmt::format("rank {}: on its host: {}", rank_, read.message()));
   }
-  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
+  return Transport::pull(peer, address, offset_bytes, to, bytes);
 }
 
 }  // namespace rondo::net

@@ -80,13 +80,8 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   // Ordinary memory, because no memory is accessible to all ranks.
   Expected<void*> alloc(uint64_t bytes) override { return blocks_.alloc(bytes); }
   Status free(void* ptr) override { return blocks_.free(ptr); }
-  bool may_be_direct() const override { return false; }
-  bool can_pull() const override { return false; }
-  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
-  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
   Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
-  uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
   uint64_t agreed_id() const override { return session_; }
   MessageLimits message_limits() const override { return {.longest_bytes = fifos_->longest_message_bytes()}; }
   bool needs_progress() const override { return true; }
@@ -170,7 +165,6 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::atomic<int> aborted_by_ = -1;
   uint64_t session_ = 0;  // identifies the communicator
   const MadeHere made_here_;
-  std::atomic<uint64_t> bytes_ = 0;
   PrivateBlocks blocks_;
   std::vector<std::shared_ptr<void>> kept_;
 

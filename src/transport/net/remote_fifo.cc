@@ -6,14 +6,12 @@
 #include <cstring>
 #include <utility>
 
-#include "base/round_up.h"
 #include "protocol/memory.h"
 #include "rondo/schedule.h"
 
 namespace rondo::net {
 namespace {
 
-constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once
 constexpr uint32_t kMostLines = 16;               // in one message
 
 uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
@@ -36,17 +34,14 @@ Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step) {
 }
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
-  const bool data = use == StagingPool::Use::kData;
-  StagingPool::Range& rest = data ? data_ : small_;
-  bytes = round_up(bytes, 64);
-  if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(rest, pool_->take(data ? bytes : std::max(bytes, kSmallChunkBytes), use));
-    taken_.push_back(rest);
-  }
+  RONDO_TRY_ASSIGN(const uint64_t offset,
+                   cutter_.cut(use, bytes, [&](uint64_t range_bytes) -> Expected<StagingPool::Range> {
+                     RONDO_TRY_ASSIGN(const StagingPool::Range taken, pool_->take(range_bytes, use));
+                     taken_.push_back(taken);
+                     return taken;
+                   }));
   RONDO_TRY_ASSIGN(std::byte * base, pool_->base());
-  rest.bytes -= bytes;
-  bytes_ += bytes;
-  return base + std::exchange(rest.offset, rest.offset + bytes);
+  return base + offset;
 }
 
 Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_counters) {

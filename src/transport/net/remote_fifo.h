@@ -97,7 +97,6 @@ class RemoteFifos {
   void count_sent(Rank to) { ++sent_[static_cast<size_t>(to)]; }
   void count_received(Rank from) { ++received_[static_cast<size_t>(from)]; }
   uint64_t received(Rank from) const { return received_[static_cast<size_t>(from)]; }
-  uint64_t bytes() const { return bytes_; }
 
  private:
   struct SendState {  // to one reader
@@ -132,8 +131,7 @@ class RemoteFifos {
   uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
-  StagingPool::Range small_, data_;
-  uint64_t bytes_ = 0;
+  RangeCutter cutter_;
   bool let_go_ = false;
   std::vector<std::unique_ptr<SendState>> outgoing_;
   std::unordered_map<uint64_t, std::vector<ZeroCopySend>> zero_copy_sends_;  // by packed key

@@ -51,7 +51,7 @@ Expected<Fd> make_file(const char* label, uint64_t bytes) {
 }  // namespace
 
 ShmTransport::Region::~Region() {
-  if (process == getpid())
+  if (made_here)
     for (std::byte* b : bases) munmap(b, bytes);
 }
 
@@ -71,10 +71,10 @@ Status ShmTransport::exchange_files(Fd own, size_t step, std::vector<Fd>* files)
 }
 
 // Maps the files of exchange_files(), with huge pages from huge_from on.
-Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, size_t step, uint64_t bytes,
-                                                 uint64_t huge_from) {
-  Region region;
-  region.bytes = bytes;
+Expected<std::unique_ptr<ShmTransport::Region>> ShmTransport::map(const std::vector<Fd>& files, size_t step,
+                                                                  uint64_t bytes, uint64_t huge_from) {
+  auto region = std::make_unique<Region>();
+  region->bytes = bytes;
   for (size_t i = 0; i < files.size(); ++i) {
     const size_t maker = i * step;
     const auto failed = [&](StatusCode code, std::string_view why) {
@@ -92,8 +92,8 @@ Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, s
       const Status s = system_error("mapping", bytes);
       return failed(s.code(), s.message());
     }
-    region.bases.push_back(static_cast<std::byte*>(p));
-    madvise(region.bases.back() + huge_from, bytes - huge_from, MADV_HUGEPAGE);
+    region->bases.push_back(static_cast<std::byte*>(p));
+    madvise(region->bases.back() + huge_from, bytes - huge_from, MADV_HUGEPAGE);
     madvise(p, bytes, MADV_DONTFORK);  // a forked child must neither hold nor access the segments
     if (maker != static_cast<size_t>(rank_)) madvise(p, bytes, MADV_DONTDUMP);  // the maker's core dump has it
   }
@@ -159,7 +159,7 @@ Status ShmTransport::meet(const Status& ready, Fd own) {
     segments_ = std::move(*mapped);
     std::vector<SegmentAddress> places;
     for (uint64_t r = 0; r < all.size(); ++r)
-      places.push_back({segments_.bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
+      places.push_back({segments_->bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
     set_places(std::move(places));
     pulls = try_pulling(all);
   }
@@ -210,11 +210,11 @@ Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offs
 ShmTransport::~ShmTransport() {
   if (pool_ == nullptr || !pool_->is_of_this_process()) return;
   pool_->discharge(charged_bytes_);
-  if (segments_.bases.empty()) return;
+  if (segments_ == nullptr) return;
   depart();
   if (kept_.empty()) return;
   const uint8_t* const departed = marks();
-  kept_.push_back(std::make_shared<Region>(std::move(segments_)));
+  kept_.push_back(std::shared_ptr<Region>(std::move(segments_)));
   pool_->free_later({departed, processes_, std::move(kept_)});
 }
 
@@ -229,13 +229,13 @@ Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   RONDO_TRY(of_rank(rank_, region.status()));
   regions_.push_back(std::move(*region));
   ++live_regions_;
-  return static_cast<void*>(regions_.back().bases[static_cast<size_t>(rank_)]);
+  return static_cast<void*>(regions_.back()->bases[static_cast<size_t>(rank_)]);
 }
 
 Status ShmTransport::free(void* ptr) {
-  for (Region& r : regions_)
-    if (!r.bases.empty() && r.bases[static_cast<size_t>(rank_)] == ptr) {
-      r = Region();
+  for (std::unique_ptr<Region>& r : regions_)
+    if (r != nullptr && r->bases[static_cast<size_t>(rank_)] == ptr) {
+      r.reset();
       --live_regions_;
       return {};
     }
@@ -245,9 +245,9 @@ Status ShmTransport::free(void* ptr) {
 RemoteAddress ShmTransport::describe(const void* ptr, uint64_t bytes) const {
   const auto* p = static_cast<const std::byte*>(ptr);
   for (size_t i = 0; i < regions_.size(); ++i) {
-    if (regions_[i].bases.empty()) continue;
-    const std::byte* base = regions_[i].bases[static_cast<size_t>(rank_)];
-    if (p >= base && p + bytes <= base + regions_[i].bytes) return {i, static_cast<uint64_t>(p - base)};
+    if (regions_[i] == nullptr) continue;
+    const std::byte* base = regions_[i]->bases[static_cast<size_t>(rank_)];
+    if (p >= base && p + bytes <= base + regions_[i]->bytes) return {i, static_cast<uint64_t>(p - base)};
   }
   if (can_pull_) return {RemoteAddress::kByCopy, reinterpret_cast<uint64_t>(ptr)};
   return {};
