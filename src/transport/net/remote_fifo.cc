@@ -52,7 +52,7 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
   v.lines = reinterpret_cast<HeaderLine*>(small);
   v.counters = reinterpret_cast<ReadCounter*>(small + lines);
   if (!key.inline_only) {
-    v.data_bytes = std::max(layout_.data_bytes(), (kRingMessages + 1) * longest_message_bytes_);
+    v.data_bytes = layout_.data_bytes();
     RONDO_TRY_ASSIGN(v.data, carve(StagingPool::Use::kData, v.data_bytes));
   }
   return v;

@@ -62,9 +62,9 @@ class RemoteFifos {
   RemoteFifos(const RemoteFifos&) = delete;
   RemoteFifos& operator=(const RemoteFifos&) = delete;
 
-  uint32_t longest_message_bytes() const { return longest_message_bytes_; }
+  uint32_t longest_message_bytes() const { return layout_.longest_message_bytes; }
   /// Equal on all ranks; before the first connection.
-  void set_longest_message(uint32_t bytes) { longest_message_bytes_ = bytes; }
+  void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. To itself: the writing FIFO, once it exists.
@@ -127,8 +127,7 @@ class RemoteFifos {
 
   const Rank rank_;
   const int nranks_;
-  const SegmentLayout layout_;
-  uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
+  SegmentLayout layout_;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
   RangeCutter cutter_;
