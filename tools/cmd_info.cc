@@ -33,7 +33,7 @@
 #include "topology/caches.h"
 #include "topology/describe.h"
 #include "topology/host_reader.h"
-#include "transport/net/ucx_context.h"
+#include "transport/net/network.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
 
@@ -78,7 +78,6 @@ void show_build() {
   line("hwloc", have_hwloc() ? "there: rondo topo shows the whole host"
                              : "none, so no rondo topo and no RONDO_BIND: " + why_no_hwloc());
   line("CUDA, NVML", "opened at run time where the machine has them: see devices");
-  line("UCX", net::describe());
 }
 
 void show_processor() {
@@ -264,8 +263,10 @@ void show_transports() {
   const SegmentLayout two(2);
   line("staging memory", fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
                                      bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
-  line("shm+tcp", "ranks as processes on several hosts: shm on each, sockets between them: always available");
-  line("shm+ucx", "the same with UCX between them: see above for its limits");
+  for (const net::Network* n : net::networks())
+    line(fmt::format("shm+{}", n->name).c_str(),
+         fmt::format("ranks as processes on several hosts: shm on each, {} between them: {}", n->summary,
+                     n->describe()));
 }
 
 std::string limit_text(__rlimit_resource resource, bool bytes) {

@@ -66,15 +66,15 @@ constexpr uint32_t kPassesOverWire = 1;
 
 Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
                                                     ProcessControl& control) {
-  const int nranks = hosts.nranks();
-  if (static_cast<int>(control.here().ranks().size()) == nranks && !is_alone(settings.transport)) {
-    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.here()));
+  const bool alone = !settings.transport.starts_with("shm+");
+  if (control.here().nranks() == hosts.nranks() && !alone) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(control.here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
                    net::RemoteTransport::create(rank, hosts,
-                                                {.net = uses_ucx(settings.transport) ? net::Net::kUcx : net::Net::kTcp,
-                                                 .alone = is_alone(settings.transport),
+                                                {.network = net::networks()[net::network_index(settings.transport)],
+                                                 .alone = alone,
                                                  .encrypted = settings.encrypt,
                                                  .rails = settings.rails},
                                                 control.bootstrap(), control.here()));

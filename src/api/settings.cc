@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <unordered_map>
 
 #include "algorithms/registry.h"
@@ -16,6 +15,7 @@
 #include "plan/calibration.h"
 #include "schedule/own_algorithms.h"
 #include "topology/host_reader.h"
+#include "transport/net/network.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -25,19 +25,6 @@ namespace {
 uint64_t number_of_kernel() {
   const std::string id = first_line_of("/proc/sys/kernel/random/boot_id");
   return id.empty() ? 0 : fnv1a(id);
-}
-
-#ifdef RONDO_HAVE_UCX
-constexpr bool kHasUcx = true;
-#else
-constexpr bool kHasUcx = false;
-#endif
-
-// Returns true if there are RDMA devices (the folder may exist and be empty), or if the user has configured UCX.
-bool prefers_ucx() {
-  if (std::getenv("UCX_TLS") != nullptr || std::getenv("UCX_NET_DEVICES") != nullptr) return true;
-  std::error_code ignored;
-  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
 }
 
 void report(const std::vector<std::string>& unknown) {
@@ -97,6 +84,21 @@ Status check_equal(Rank rank, const AllSettings& all) {
   return {};
 }
 
+// Replaces "auto" by the first network that all ranks prefer. Checks that all builds have the network.
+Status agree_on_network(Rank rank, const AllSettings& all, std::string* transport) {
+  uint32_t preferred = ~0u;
+  for (const auto& s : all) preferred &= s->preferred;
+  if (*transport == "auto")
+    *transport = fmt::format("shm+{}", net::networks()[static_cast<size_t>(std::countr_zero(preferred))]->name);
+  const size_t row = net::network_index(*transport);
+  for (size_t r = 0; r < all.size(); ++r)
+    if ((all[r]->networks >> row & 1) == 0)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has {}", rank, *transport,
+                                r, net::networks()[row]->lacks));
+  return {};
+}
+
 }  // namespace
 
 PlannerSettings Settings::for_planner() const {
@@ -123,8 +125,12 @@ Expected<Settings> settings_from(SettingValues values) {
   RONDO_TRY(check_fields(s));
   RONDO_TRY_ASSIGN(CostsInForce costs, costs_in_force(nullptr, true));
   s.costs = std::make_shared<const CostsInForce>(std::move(costs));
-  s.has_ucx = kHasUcx;
-  s.prefers_ucx = kHasUcx && prefers_ucx();
+  uint32_t bit = 1;
+  for (const net::Network* n : net::networks()) {
+    s.networks |= n->is_built ? bit : 0;
+    s.preferred |= n->is_built && n->is_preferred() ? bit : 0;
+    bit <<= 1;
+  }
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
   s.kernel = number_of_kernel();
   s.algorithms = freeze_registry();
@@ -207,15 +213,7 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const AllSettings& al
   s.values.unset("hosts");  // children use the agreed hosts
   s.take_fields();
   s.costs = first.costs;
-  if (s.transport == "auto")
-    s.transport =
-        std::all_of(all.begin(), all.end(), [](const auto& o) { return o->prefers_ucx; }) ? "shm+ucx" : "shm+tcp";
-  for (size_t r = 0; r < all.size() && uses_ucx(s.transport); ++r)
-    if (!all[r]->has_ucx)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has no UCX (install "
-                                "libucx-dev, build again)",
-                                rank, s.transport, r));
+  RONDO_TRY(agree_on_network(rank, all, &s.transport));
   std::vector<int32_t> pretended;
   RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(all, machines, &pretended));
   RONDO_TRY(prove_own_algorithms(hosts));

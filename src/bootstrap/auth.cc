@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/wire.h"
+#include "base/codec.h"
 
 namespace rondo {
 namespace {
@@ -65,10 +65,8 @@ Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
 }
 
 std::string pair_text(const RankPair& pair) {
-  wire::Writer w;
-  w.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
-  w.put(static_cast<uint32_t>(pair.client)).put(static_cast<uint32_t>(pair.server));
-  w.str(pair.client_name).str(pair.server_name);
+  Encoder w;
+  w.raw(kMagic)(kVersion, Purpose::kMeshOnHost, pair.client, pair.server, pair.client_name, pair.server_name);
   return w.take();
 }
 
@@ -126,9 +124,8 @@ ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
       rank_(pair.client),
       proven_(true),
       expected_(hmac_sha256(secret, "server" + pair_text(pair))) {
-  wire::Writer hello;
-  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_));
-  hello.raw(view(hmac_sha256(secret, "client" + pair_text(pair))));
+  Encoder hello;
+  hello.raw(kMagic)(kVersion, purpose_, rank_).raw(view(hmac_sha256(secret, "client" + pair_text(pair))));
   transcript_ = hello.take();
 }
 
@@ -139,13 +136,8 @@ ClientHandshake::State ClientHandshake::start(int fd) {
   std::string nonce(kNonceBytes, '\0');
   if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
     return fail(s.code(), std::string(s.message()));
-  wire::Writer hello;
-  hello.raw(kMagic)
-      .put(kVersion)
-      .put<uint8_t>(encryption_.on)
-      .put(static_cast<uint8_t>(purpose_))
-      .put(static_cast<uint32_t>(rank_))
-      .raw(nonce);
+  Encoder hello;
+  hello.raw(kMagic)(kVersion, encryption_.on, purpose_, rank_).raw(nonce);
   transcript_ = hello.take();
   if (!send_whole(fd, transcript_))
     return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
@@ -246,17 +238,17 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
 }
 
 ServerHandshake::State ServerHandshake::answer_hello(int fd) {
-  wire::Reader r(inbox_);
+  Decoder r(inbox_);
   r.raw(kMagic.size());
   const auto version = r.get<uint8_t>();
   client_encrypts_ = !pair_of_ && r.get<uint8_t>() != 0;
   const auto purpose = r.get<uint8_t>();
   rank_ = static_cast<Rank>(r.get<uint32_t>());
-  wire::Writer challenge;
+  Encoder challenge;
   if (!pair_of_) {
     std::string nonce(kNonceBytes, '\0');
     if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
-    challenge.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).raw(nonce);
+    challenge.raw(kMagic)(kVersion, encryption_.on).raw(nonce);
     if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
   }
   if (version != kVersion)
@@ -276,11 +268,11 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
 ServerHandshake::State ServerHandshake::judge_proof(int fd, std::string_view proof, std::string_view transcript) {
   wrong_secret_ = !same_secretly(proof, view(hmac_sha256(secret_, fmt::format("client{}", transcript))));
   encryption_differs_ = !wrong_secret_ && client_encrypts_ != encryption_.on;
-  wire::Writer verdict;
+  Encoder verdict;
   if (wrong_secret_) {
-    verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
+    verdict(uint8_t{0}).raw(std::string(sizeof(Mac), '\0'));
   } else {
-    verdict.put(encryption_differs_ ? kDiffers : kAccept);
+    verdict(encryption_differs_ ? kDiffers : kAccept);
     verdict.raw(view(hmac_sha256(secret_, fmt::format("server{}", transcript))));
   }
   const bool sent = send_whole(fd, verdict.bytes());

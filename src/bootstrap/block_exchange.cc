@@ -21,7 +21,7 @@
 
 #include <algorithm>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 
@@ -44,7 +44,7 @@ class Packer {
     for (bool more = true; more; payload = {}) {
       if (fds_.size() == Link::kMaxDescriptorsPerFrame) end_frame(true);
       const size_t num = std::min(fds.size(), Link::kMaxDescriptorsPerFrame - fds_.size());
-      parcels_.put(static_cast<uint32_t>(rank)).put(static_cast<uint8_t>(num)).str(payload);
+      parcels_(rank, static_cast<uint8_t>(num), payload);
       fds_.insert(fds_.end(), fds.begin(), fds.begin() + static_cast<ptrdiff_t>(num));
       most_bytes_ = std::max(most_bytes_, parcels_.bytes().size());
       fds = fds.subspan(num);
@@ -65,7 +65,7 @@ class Packer {
     frames_.push_back({std::make_shared<const std::string>(std::move(payload)), std::move(fds_)});
     fds_.clear();
   }
-  wire::Writer parcels_;
+  Encoder parcels_;
   std::vector<int> fds_;
   std::vector<BundleFrame> frames_;
   size_t most_bytes_ = 0;
@@ -73,13 +73,13 @@ class Packer {
 
 // Appends a frame's entries to (*have)[rank]. Returns false if they cannot be decoded.
 bool unpack(Frame frame, std::vector<Frame>* have, bool* more) {
-  wire::Reader r(frame.payload);
+  Decoder r(frame.payload);
   *more = r.get<uint8_t>() != 0;
   size_t next_fd = 0;
   while (r.ok() && !r.finished()) {
     const auto rank = r.get<uint32_t>();
     const size_t num_fds = r.get<uint8_t>();
-    const std::string_view payload = r.str();
+    const std::string_view payload = r.text();
     if (!r.ok() || rank >= have->size()) return false;
     Frame& to = (*have)[rank];
     to.kind = frame.kind;

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"

@@ -49,7 +49,7 @@
 #include <string>
 #include <vector>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/mesh.h"
 #include "bootstrap/mesh_plan.h"
 #include "bootstrap/survivors.h"
@@ -143,8 +143,8 @@ class Bootstrap {
 
   /// Returns true if every rank has a link to every other rank (bootstrap/mesh_plan.h).
   bool is_full() const { return plan_.is_full(); }
-  /// If the mesh is not full: announce() sends a text to all ranks. announced() returns the announcement with the
-  /// smallest place (of equal ones the first) that this rank has received or made for the topic. Neither blocks.
+  /// Sends a text to all ranks. announced() returns the announcement with the smallest place (of equal ones the first)
+  /// that this rank has received or made for the topic. If the mesh is full, find_lost() receives them. Never blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
     Rank by;
@@ -350,7 +350,7 @@ class Bootstrap {
   std::array<std::optional<Announcement>, 2> announced_;  // by topic
   std::map<Rank, std::string> parted_;                    // parting notes of ranks without a link to this one
   std::vector<bool> gone_;                                // by rank: this rank knows that it is lost or has left
-  std::map<Rank, wire::Writer> outgoing_events_;
+  std::map<Rank, Encoder> outgoing_events_;
   std::vector<Rank> unsent_events_;
   bool leaving_ = false;
   std::optional<pthread_t> events_thread_;

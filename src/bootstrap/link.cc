@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/wire.h"
+#include "base/codec.h"
 
 namespace rondo {
 namespace {
@@ -17,9 +17,9 @@ constexpr size_t kHeaderBytes = 16;
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int) * 253);
 
 std::string header_of(FrameKind kind, uint32_t sequence, size_t num_descriptors, const std::string* payload) {
-  wire::Writer header;
-  header.put(kFrameMagic).put(static_cast<uint8_t>(kind)).put(static_cast<uint8_t>(num_descriptors));
-  header.put<uint16_t>(0).put(sequence).put(static_cast<uint32_t>(payload != nullptr ? payload->size() : 0));
+  Encoder header;
+  header(kFrameMagic, static_cast<uint8_t>(kind), static_cast<uint8_t>(num_descriptors), uint16_t{0}, sequence,
+         static_cast<uint32_t>(payload != nullptr ? payload->size() : 0));
   return header.take();
 }
 
@@ -205,7 +205,7 @@ void Link::drain_locked(Until until) {
 bool Link::parse_locked() {
   size_t at = 0;
   while (inbox_.size() - at >= kHeaderBytes) {
-    wire::Reader r(std::string_view(inbox_).substr(at, kHeaderBytes));
+    Decoder r(std::string_view(inbox_).substr(at, kHeaderBytes));
     const auto magic = r.get<uint32_t>();
     Frame frame;
     frame.kind = static_cast<FrameKind>(r.get<uint8_t>());

@@ -1,12 +1,16 @@
 #include "bootstrap/local_peers.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace rondo {
 
-LocalPeers::LocalPeers(Bootstrap& bootstrap, bool may_pull) : bootstrap_(bootstrap), may_pull_(may_pull) {
-  for (Rank r = 0; r < bootstrap.nranks(); ++r)
-    if (bootstrap.same_host(r)) ranks_.push_back(r);
+LocalPeers::LocalPeers(Bootstrap& bootstrap, bool may_pull)
+    : bootstrap_(bootstrap), may_pull_(may_pull), numbers_(static_cast<size_t>(bootstrap.nranks()), -1) {
+  for (Rank r = 0; r < bootstrap.nranks(); ++r) {
+    if (!bootstrap.same_host(r)) continue;
+    numbers_[static_cast<size_t>(r)] = nranks();
+    ranks_.push_back(r);
+  }
 }
 
 Status LocalPeers::all_gather(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all) {
@@ -19,10 +23,8 @@ Status LocalPeers::all_gather(std::string_view mine, std::span<const int> descri
 
 std::optional<Bootstrap::Loss> LocalPeers::find_lost() {
   auto loss = bootstrap_.find_lost();
-  if (!loss) return std::nullopt;
-  const auto place = std::find(ranks_.begin(), ranks_.end(), loss->rank);
-  if (place == ranks_.end()) return std::nullopt;
-  return Bootstrap::Loss{static_cast<Rank>(place - ranks_.begin()), std::move(loss->how)};
+  if (!loss || numbers_[static_cast<size_t>(loss->rank)] < 0) return std::nullopt;
+  return Bootstrap::Loss{numbers_[static_cast<size_t>(loss->rank)], std::move(loss->how)};
 }
 
 }  // namespace rondo

@@ -17,8 +17,11 @@ class LocalPeers {
   /// may_pull: false if this rank must not read the others' memory (setting cma). Then no rank does.
   LocalPeers(Bootstrap& bootstrap, bool may_pull);
 
-  /// Returns the Bootstrap's rank of each, in ascending order.
-  const std::vector<Rank>& ranks() const { return ranks_; }
+  int nranks() const { return static_cast<int>(ranks_.size()); }
+  /// Returns this rank's number.
+  Rank rank() const { return numbers_[static_cast<size_t>(bootstrap_.rank())]; }
+  /// Returns the numbers by the Bootstrap's rank; -1: on another host.
+  const std::vector<int>& numbers() const { return numbers_; }
   bool may_pull() const { return may_pull_; }
   /// Collective. See Bootstrap::all_gather_here(); `all` has only the ranks of this host.
   Status all_gather(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all);
@@ -28,7 +31,8 @@ class LocalPeers {
  private:
   Bootstrap& bootstrap_;
   const bool may_pull_;
-  std::vector<Rank> ranks_;
+  std::vector<Rank> ranks_;  // the Bootstrap's, ascending
+  std::vector<int> numbers_;
 };
 
 }  // namespace rondo

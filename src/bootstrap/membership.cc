@@ -11,7 +11,7 @@
 //                                gets nothing either.
 //
 //   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
-//          or if its place is smaller than all before
+//          or if its place is smaller than all before. If the mesh is full, the rank that announces tells all others
 //   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
 //          neighbours
 //
@@ -53,7 +53,7 @@ Bootstrap::Turn::~Turn() {
 void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
   const auto& link = links_[static_cast<size_t>(to)];
   if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
-  outgoing_events_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
+  outgoing_events_[to](what, gone.rank, gone.place, gone.text);
 }
 
 // Sends all pending events of each neighbour in one frame.
@@ -79,6 +79,7 @@ void Bootstrap::note_announced(Topic topic, const Gone& what, Rank from) {
   auto& known = announced_[static_cast<size_t>(topic)];
   if (known && known->place <= what.place) return;
   known = Announcement{what.rank, what.place, what.text};
+  if (from >= 0 && plan_.is_full()) return;  // the rank that announces tells all others itself
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
     if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
 }
@@ -120,10 +121,9 @@ std::optional<Bootstrap::Goodbye> Bootstrap::goodbye_of(Rank peer) {
   const auto parted = parted_.find(peer);
   if (links_[peer] ? links_[peer]->end(nullptr) != Link::End::kLeft : parted == parted_.end()) return std::nullopt;
   const std::string bytes = links_[peer] ? links_[peer]->note() : parted->second;
-  wire::Reader r(bytes);
+  Decoder r(bytes);
   Goodbye said;
-  said.cause = r.str();
-  said.note = r.str();
+  r(said.cause, said.note);
   return said;
 }
 
@@ -154,8 +154,8 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   const Call call(*this);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
   port_.shut();
-  wire::Writer said;
-  said.str(cause.message()).str(note.empty() ? note_ : note);
+  Encoder said;
+  said(cause.message(), note.empty() ? note_ : note);
   for (const auto& link : links_)
     if (link) link->say_goodbye(std::string(said.bytes()));
 }
@@ -163,18 +163,17 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
 // Handles the events that have arrived from a neighbour.
 void Bootstrap::take_events(Rank from) {
   while (const auto frame = links_[static_cast<size_t>(from)]->pop_events()) {
-    wire::Reader r(frame->payload);
+    Decoder r(frame->payload);
     while (r.ok() && !r.finished()) {
       const auto what = r.get<uint8_t>();
-      const auto rank = r.get<uint32_t>();
-      const auto place = r.get<uint64_t>();
-      Gone gone{static_cast<Rank>(rank), std::string(r.str()), place};
-      if (!r.ok() || rank >= peers_.size()) break;
+      Gone gone{};
+      r(gone.rank, gone.place, gone.text);
+      if (!r.ok() || gone.rank < 0 || gone.rank >= nranks()) break;
       if (gone.rank == rank_) continue;
       if (what == kLost) note_lost(gone, from);
       if (what == kAborted) note_announced(Topic::kAbort, gone, from);
       if (what == kDisagreement) note_announced(Topic::kDisagreement, gone, from);
-      if (what == kLeft && !links_[rank]) note_left(gone, from);
+      if (what == kLeft && !links_[index(gone.rank)]) note_left(gone, from);
     }
   }
 }
@@ -202,15 +201,13 @@ void Bootstrap::judge_aloud(Rank peer) {
 
 // Gathers every rank's PeerInfo. The rendezvous sends a rank only those of its neighbours.
 Status Bootstrap::learn_of_all() {
-  wire::Writer mine;
-  encode(peers_[static_cast<size_t>(rank_)], &mine);
   std::vector<std::string> all;
-  RONDO_TRY(gather(FrameKind::kGather, mine.bytes(), &all));
+  RONDO_TRY(gather(FrameKind::kGather, encode(peers_[index(rank_)]), &all));
   for (size_t r = 0; r < all.size(); ++r) {
-    wire::Reader reader(all[r]);
-    peers_[r] = decode_peer(&reader);
-    if (!reader.finished())
+    auto peer = decode<PeerInfo>(all[r]);
+    if (!peer)
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r));
+    peers_[r] = std::move(*peer);
   }
   return {};
 }

@@ -1,4 +1,5 @@
 #include "bootstrap/rendezvous.h"
+#include "base/outcome.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -68,7 +69,7 @@ Expected<Reached> connect_to_root(const IdContents& id, Rank rank, bool on_its_h
 
 //   table = ranks u32 | most_full u32 | { host number u32 } by rank | entries u32 | { rank u32 | PeerInfo } ...
 Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
-  wire::Reader r(frame.payload);
+  Decoder r(frame.payload);
   Met met;
   const auto num_ranks = r.get<uint32_t>();
   const auto most_full = static_cast<int>(r.get<uint32_t>());
@@ -81,7 +82,7 @@ Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
     const auto whose = r.get<uint32_t>();
     good = whose < num_ranks;
     if (!good) break;
-    met.peers[whose] = decode_peer(&r);
+    r(met.peers[whose]);
     known[whose] = true;
   }
   if (good && r.finished()) {
@@ -108,17 +109,15 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
 }
 
 Status refusal(const Frame& frame) {
-  wire::Reader r(frame.payload);
+  Decoder r(frame.payload);
   const auto code = r.get<uint8_t>();
-  const std::string message(r.str());
+  const std::string_view message = r.text();
   return r.finished() ? status_from_peer(code, message)
                       : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
 }
 
 std::shared_ptr<const std::string> refusal_payload(const Status& why) {
-  wire::Writer w;
-  w.put(static_cast<uint8_t>(why.code())).str(why.message());
-  return std::make_shared<const std::string>(w.take());
+  return std::make_shared<const std::string>(encode_outcome(why));
 }
 
 std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers) {
@@ -131,20 +130,18 @@ std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers) {
 
 TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
   for (const PeerInfo& p : peers) {
-    wire::Writer w;
-    w.put(static_cast<uint32_t>(encoded_.size()));
-    encode(p, &w);
-    encoded_.push_back(w.take());
+    Encoder w;
+    encoded_.push_back(w(static_cast<uint32_t>(encoded_.size()), p).take());
   }
   plan_ = MeshPlan(hosts_of(peers), most_full);
   if (plan_.is_full()) everything_ = std::make_shared<const std::string>(entries_of(plan_.order()));
 }
 
 std::string TableWriter::entries_of(const std::vector<Rank>& ranks) const {
-  wire::Writer w;
-  w.put(static_cast<uint32_t>(plan_.nranks())).put(static_cast<uint32_t>(plan_.most_full()));
-  for (const uint32_t host : plan_.hosts()) w.put(host);
-  w.put(static_cast<uint32_t>(ranks.size()));
+  Encoder w;
+  w(plan_.nranks(), plan_.most_full());
+  for (const uint32_t host : plan_.hosts()) w(host);
+  w(static_cast<uint32_t>(ranks.size()));
   for (const Rank r : ranks) w.raw(encoded_[static_cast<size_t>(r)]);
   return w.take();
 }
@@ -160,11 +157,8 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
                               const Deadline& deadline, const std::function<Status()>& interrupt) {
   RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, id.host_hash == fnv1a(self.host), deadline, interrupt));
   auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
-  wire::Writer join;
-  join.put(static_cast<uint32_t>(nranks))
-      .put(static_cast<uint64_t>(deadline.left_s() * 1e3))
-      .put(static_cast<uint64_t>(deadline.seconds() * 1e3));
-  encode(self, &join);
+  Encoder join;
+  join(nranks, static_cast<uint64_t>(deadline.left_s() * 1e3), static_cast<uint64_t>(deadline.seconds() * 1e3), self);
   root->queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
 
   const Deadline grace = deadline.extended(kVerdictGraceS);

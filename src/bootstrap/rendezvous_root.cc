@@ -142,11 +142,11 @@ class Root {
   }
 
   void admit(Connection& c, const Frame& join) {
-    wire::Reader r(join.payload);
+    Decoder r(join.payload);
     const auto nranks = static_cast<int>(r.get<uint32_t>());
     const auto deadline = Clock::now() + seconds(static_cast<double>(r.get<uint64_t>()) * 1e-3);
     const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // the whole deadline, for messages
-    PeerInfo info = decode_peer(&r);
+    PeerInfo info = r.get<PeerInfo>();
     if (!r.finished() || nranks < 1 || c.rank < 0 || c.rank >= nranks) {
       finish(c);
       return;

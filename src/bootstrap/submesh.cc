@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/outcome.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/caller_ranks.h"
 #include "bootstrap/rendezvous.h"
@@ -24,10 +25,7 @@ std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& membe
   self.greeting = options.greeting ? options.greeting(child->rank_) : std::string();
   const bool one_host = std::all_of(members.begin(), members.end(), [this](Rank r) { return same_host(r); });
   auto port = open_mesh_port(&self, !one_host);
-  wire::Writer w;
-  w.put(static_cast<uint8_t>(port.status().code())).str(port.status().message());
-  encode(self, &w);
-  *offer = w.take();
+  *offer = encode_outcome(port.status()) + encode(self);
   if (port.ok()) child->port_ = std::move(*port);
   return child;
 }
@@ -38,13 +36,11 @@ Status Bootstrap::finish_child(const std::vector<Rank>& members, const std::vect
   std::vector<PeerInfo> peers;
   std::string names = "child";
   for (size_t i = 0; i < members.size(); ++i) {
-    wire::Reader r(offers[i]);
-    const auto code = r.get<uint8_t>();
-    const std::string why(r.str());
-    peers.push_back(decode_peer(&r));
+    Decoder r(offers[i]);
+    RONDO_TRY(read_status(r, static_cast<size_t>(members[i])));
+    peers.push_back(r.get<PeerInfo>());
     if (!r.finished())
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", members[i]));
-    if (code != 0) return status_from_peer(code, fmt::format("rank {}: {}", members[i], why));
     names += ' ' + peers.back().unix_name;
   }
   Secret secret;

@@ -24,7 +24,8 @@
 
 #include <algorithm>
 
-#include "base/wire.h"
+#include "base/codec.h"
+#include "base/status_from_peer.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 
@@ -35,16 +36,6 @@ constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::c
 
 // Returns 0 to 2. kPeerLost is less deferred free, because another rank's failure is its cause.
 int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
-
-void put_set(const std::vector<bool>& set, wire::Writer* w) {
-  for (const bool b : set) w->put<uint8_t>(b ? 1 : 0);
-}
-std::vector<bool> get_set(wire::Reader* r, int nranks) {
-  std::vector<bool> set(static_cast<size_t>(nranks));
-  const std::string_view bytes = r->raw(set.size());
-  for (size_t i = 0; i < bytes.size(); ++i) set[i] = bytes[i] != 0;
-  return set;
-}
 
 }  // namespace
 
@@ -70,32 +61,22 @@ std::vector<Rank> SurvivorView::members() const {
   return ranks;
 }
 
-std::string encode_view(const ViewMessage& m) {
-  wire::Writer w;
-  w.put(m.attempt).put(m.phase).put(m.round).put<uint8_t>(m.decided ? 1 : 0);
-  w.put(static_cast<uint32_t>(m.view.gone.size()));
-  put_set(m.view.excluded, &w);
-  put_set(m.view.gone, &w);
-  w.put(static_cast<uint32_t>(m.view.failed)).put(static_cast<uint8_t>(m.view.code)).str(m.view.why);
-  return w.take();
+template <class C>
+void fields(C& c, ViewMessage& m) {
+  auto code = static_cast<uint8_t>(m.view.code);
+  c(m.attempt, m.phase, m.round, m.decided, m.view.excluded, m.view.gone, m.view.failed, code, m.view.why);
+  if constexpr (C::kDecodes) {
+    if (!is_status_code(code)) c.fail();
+    m.view.code = static_cast<StatusCode>(code);
+  }
 }
 
+std::string encode_view(const ViewMessage& m) { return encode(m); }
+
 std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
-  wire::Reader r(bytes);
-  ViewMessage m;
-  m.attempt = r.get<uint32_t>();
-  m.phase = r.get<uint32_t>();
-  m.round = r.get<uint32_t>();
-  m.decided = r.get<uint8_t>() != 0;
-  if (r.get<uint32_t>() != static_cast<uint32_t>(nranks)) return std::nullopt;
-  m.view.excluded = get_set(&r, nranks);
-  m.view.gone = get_set(&r, nranks);
-  m.view.failed = static_cast<Rank>(r.get<uint32_t>());
-  const auto code = r.get<uint8_t>();
-  m.view.code = static_cast<StatusCode>(code);
-  m.view.why = r.str();
-  if (!r.finished() || !is_status_code(code)) return std::nullopt;
-  return m;
+  auto m = decode<ViewMessage>(bytes);
+  const auto is_whole = [&](const std::vector<bool>& set) { return set.size() == static_cast<size_t>(nranks); };
+  return m && is_whole(m->view.excluded) && is_whole(m->view.gone) ? m : std::nullopt;
 }
 
 Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {

@@ -50,21 +50,17 @@ uint64_t fnv1a(std::string_view bytes) {
 }
 
 rondo_unique_id encode_id(const IdContents& contents) {
-  wire::Writer w;
-  w.raw(kIdMagic).put(kIdVersion).put<uint8_t>(contents.derived ? kFlagDerived : 0).put(contents.port);
-  w.raw({reinterpret_cast<const char*>(contents.secret.data()), contents.secret.size()}).put(contents.host_hash);
+  Encoder w;
+  w.raw(kIdMagic)(kIdVersion, contents.derived ? kFlagDerived : uint8_t{0}, contents.port, contents.secret,
+                  contents.host_hash);
   const size_t n = std::min(contents.addresses.size(), IdContents::kMaxAddresses);
-  w.put(static_cast<uint8_t>(n));
-  for (size_t i = 0; i < n; ++i) {
-    const IpAddress& a = contents.addresses[i];
-    w.put<uint8_t>(a.v6 ? 6 : 4).raw({reinterpret_cast<const char*>(a.bytes), sizeof(a.bytes)});
-  }
+  w(static_cast<uint8_t>(n));
+  for (size_t i = 0; i < n; ++i) w(static_cast<uint8_t>(contents.addresses[i].v6 ? 6 : 4), contents.addresses[i].bytes);
   rondo_unique_id id = {};
   RONDO_CHECK(w.bytes().size() <= kSumOffset);
   std::memcpy(id.bytes, w.bytes().data(), w.bytes().size());
-  wire::Writer sum;
-  sum.put(static_cast<uint32_t>(fnv1a({id.bytes, kSumOffset})));
-  std::memcpy(id.bytes + kSumOffset, sum.bytes().data(), 4);
+  const auto sum = static_cast<uint32_t>(fnv1a({id.bytes, kSumOffset}));
+  std::memcpy(id.bytes + kSumOffset, &sum, sizeof sum);
   return id;
 }
 
@@ -73,23 +69,21 @@ Expected<IdContents> decode_id(const rondo_unique_id& id) {
                       "the unique id is damaged or was not made by rondo_get_unique_id: all ranks must get its 128 bytes");
   const std::string_view all(id.bytes, sizeof(id.bytes));
   if (!all.starts_with(kIdMagic)) return broken;
-  if (wire::Reader(all.substr(kSumOffset)).get<uint32_t>() != static_cast<uint32_t>(fnv1a(all.substr(0, kSumOffset))))
+  if (Decoder(all.substr(kSumOffset)).get<uint32_t>() != static_cast<uint32_t>(fnv1a(all.substr(0, kSumOffset))))
     return broken;
-  wire::Reader r(all.substr(kIdMagic.size(), kSumOffset - kIdMagic.size()));
+  Decoder r(all.substr(kIdMagic.size(), kSumOffset - kIdMagic.size()));
   if (const auto version = r.get<uint8_t>(); version != kIdVersion)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("the unique id has version {}, this library reads {}", version, kIdVersion));
   IdContents c;
   c.derived = (r.get<uint8_t>() & kFlagDerived) != 0;
-  c.port = r.get<uint16_t>();
-  std::memcpy(c.secret.data(), r.raw(c.secret.size()).data(), c.secret.size());
-  c.host_hash = r.get<uint64_t>();
+  r(c.port, c.secret, c.host_hash);
   const size_t n = r.get<uint8_t>();
   if (n == 0 || n > IdContents::kMaxAddresses) return broken;
   for (size_t i = 0; i < n; ++i) {
     IpAddress a;
     a.v6 = r.get<uint8_t>() == 6;
-    std::memcpy(a.bytes, r.raw(sizeof(a.bytes)).data(), sizeof(a.bytes));
+    r(a.bytes);
     c.addresses.push_back(a);
   }
   return c;
@@ -107,39 +101,6 @@ Expected<PeerInfo> describe_self(uint64_t pretend_host) {
   ::gethostname(name, sizeof(name) - 1);
   self.host_name = name;
   return self;
-}
-
-void encode(const PeerInfo& info, wire::Writer* w) {
-  w->str(info.host)
-      .str(info.process)
-      .str(info.host_name)
-      .put(info.pid)
-      .str(info.unix_name)
-      .put(info.tcp_port)
-      .str(info.greeting);
-  w->put(static_cast<uint8_t>(info.addresses.size()));
-  for (const IpAddress& a : info.addresses)
-    w->put<uint8_t>(a.v6 ? 6 : 4).raw({reinterpret_cast<const char*>(a.bytes), sizeof(a.bytes)});
-}
-
-PeerInfo decode_peer(wire::Reader* r) {
-  PeerInfo info;
-  info.host = r->str();
-  info.process = r->str();
-  info.host_name = r->str();
-  info.pid = r->get<uint32_t>();
-  info.unix_name = r->str();
-  info.tcp_port = r->get<uint16_t>();
-  info.greeting = r->str();
-  const size_t n = r->get<uint8_t>();
-  for (size_t i = 0; i < n && r->ok(); ++i) {
-    IpAddress a;
-    a.v6 = r->get<uint8_t>() == 6;
-    const std::string_view bytes = r->raw(sizeof(a.bytes));
-    if (bytes.size() == sizeof(a.bytes)) std::memcpy(a.bytes, bytes.data(), sizeof(a.bytes));
-    info.addresses.push_back(a);
-  }
-  return info;
 }
 
 std::string peer_text(Rank rank, const PeerInfo& info) {

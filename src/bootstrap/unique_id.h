@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/socket.h"
 #include "rondo/rondo.h"
@@ -46,8 +46,14 @@ struct PeerInfo {
 };
 /// Returns the PeerInfo of this process, without listeners. pretend_host: see BootstrapOptions.
 Expected<PeerInfo> describe_self(uint64_t pretend_host);
-void encode(const PeerInfo& info, wire::Writer* w);
-PeerInfo decode_peer(wire::Reader* r);
+template <class C>
+void fields(C& c, IpAddress& a) {
+  c(a.v6, a.bytes);
+}
+template <class C>
+void fields(C& c, PeerInfo& p) {
+  c(p.host, p.process, p.host_name, p.pid, p.unix_name, p.tcp_port, p.addresses, p.greeting);
+}
 /// Returns "rank 3 (pid 4711 on node7)".
 std::string peer_text(Rank rank, const PeerInfo& info);
 

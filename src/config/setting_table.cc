@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "algorithms/registry.h"
+#include "config/networks.h"
 
 namespace rondo {
 namespace {

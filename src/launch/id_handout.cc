@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/wire.h"
+#include "base/codec.h"
+#include "base/status_from_peer.h"
 #include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
 
@@ -67,8 +68,8 @@ class Askers {
   }
   // Fits any socket buffer. A peer that does not read only hurts itself.
   void answer_all(StatusCode code, std::string_view text) {
-    wire::Writer w;
-    w.put(static_cast<uint8_t>(code)).str(text);
+    Encoder w;
+    w(static_cast<uint8_t>(code), text);
     for (const auto& [rank, fd] : known_) (void)!::send(fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
   }
 
@@ -90,7 +91,7 @@ Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
   char header[kAnswerHeaderBytes];
   constexpr std::string_view kDoing = "waiting for rank 0 to hand out the unique id";
   RONDO_TRY(read_exactly(fd, header, sizeof(header), deadline, kDoing));
-  wire::Reader r({header, sizeof(header)});
+  Decoder r({header, sizeof(header)});
   const auto code = r.get<uint8_t>();
   std::string text(std::min<size_t>(r.get<uint32_t>(), kMaxAnswerBytes), '\0');
   RONDO_TRY(read_exactly(fd, text.data(), text.size(), deadline, kDoing));
@@ -100,7 +101,7 @@ Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
 }  // namespace
 
 std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
-  wire::Reader r(bytes);
+  Decoder r(bytes);
   const auto magic = r.get<uint32_t>();
   const auto rank = static_cast<Rank>(r.get<uint32_t>());
   if (!r.finished() || magic != kHandoutMagic || rank < 1 || rank >= nranks) return std::nullopt;
@@ -154,8 +155,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
 }
 
 Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Deadline& deadline) {
-  wire::Writer request;
-  request.put(kHandoutMagic).put(static_cast<uint32_t>(rank));
+  Encoder request;
+  request(kHandoutMagic, rank);
   const Deadline grace = deadline.extended(kRootGraceS);
   Status lost;  // why a connection closed without an answer: too many connections, or rank 0 has ended
   for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/wire.h"
+#include "base/codec.h"
 
 namespace rondo {
 namespace {
@@ -15,13 +15,13 @@ constexpr double kStoreConnectS = 5;  // per address
 constexpr int kStoreRetryMs = 50;
 constexpr int kAskAgainMs = 10;
 
-wire::Writer& put_string(wire::Writer* w, std::string_view s) { return w->put(static_cast<uint64_t>(s.size())).raw(s); }
+Encoder& put_string(Encoder* w, std::string_view s) { return (*w)(static_cast<uint64_t>(s.size())).raw(s); }
 
 template <class T>
 Expected<T> read_value(int fd, const Deadline& deadline, std::string_view doing) {
   char bytes[sizeof(T)];
   RONDO_TRY(read_exactly(fd, bytes, sizeof(bytes), deadline, doing));
-  return wire::Reader({bytes, sizeof(bytes)}).get<T>();
+  return Decoder({bytes, sizeof(bytes)}).get<T>();
 }
 
 }  // namespace
@@ -34,8 +34,8 @@ Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port,
       bool refused = false;
       auto fd = connect_tcp(address, port, deadline.at_most(kStoreConnectS), &refused);
       if (fd.ok()) {
-        wire::Writer hello;
-        hello.put<uint8_t>(kValidate).put(kStoreMagic);
+        Encoder hello;
+        hello(kValidate, kStoreMagic);
         RONDO_TRY(write_all(fd->get(), hello.bytes(), deadline, "greeting torch's store"));
         return TorchStore(std::move(*fd));
       }
@@ -47,25 +47,25 @@ Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port,
 }
 
 Status TorchStore::set(const std::string& key, std::string_view value, const Deadline& deadline) {
-  wire::Writer w;
-  w.put<uint8_t>(kSet);
+  Encoder w;
+  w(kSet);
   put_string(&w, key);
   put_string(&w, value);
   return write_all(fd_.get(), w.bytes(), deadline, "publishing the unique id in torch's store");
 }
 
 Expected<int64_t> TorchStore::add(const std::string& key, int64_t delta, const Deadline& deadline) {
-  wire::Writer w;
-  w.put<uint8_t>(kAdd);
-  put_string(&w, key).put(delta);
+  Encoder w;
+  w(kAdd);
+  put_string(&w, key)(delta);
   RONDO_TRY(write_all(fd_.get(), w.bytes(), deadline, "counting in torch's store"));
   return read_value<int64_t>(fd_.get(), deadline, "counting in torch's store");
 }
 
 Expected<std::string> TorchStore::get(const std::string& key, const Deadline& deadline) {
   const std::string doing = fmt::format("waiting for rank 0's unique id under '{}' in torch's store", key);
-  wire::Writer check;
-  check.put<uint8_t>(kCheck).put<uint64_t>(1);
+  Encoder check;
+  check(kCheck, uint64_t{1});
   put_string(&check, key);
   for (;;) {
     RONDO_TRY(write_all(fd_.get(), check.bytes(), deadline, doing));
@@ -76,8 +76,8 @@ Expected<std::string> TorchStore::get(const std::string& key, const Deadline& de
                                                        "PyTorch 2.1 and later", answer));
     RONDO_TRY(deadline.pause(kAskAgainMs, doing));
   }
-  wire::Writer query;
-  query.put<uint8_t>(kGet);
+  Encoder query;
+  query(kGet);
   put_string(&query, key);
   RONDO_TRY(write_all(fd_.get(), query.bytes(), deadline, doing));
   RONDO_TRY_ASSIGN(const uint64_t bytes, read_value<uint64_t>(fd_.get(), deadline, doing));

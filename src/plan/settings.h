@@ -22,18 +22,14 @@
 
 namespace rondo {
 
-/// RONDO_TRANSPORT: the transport between hosts, and whether ranks of one host use it too.
-inline bool uses_ucx(std::string_view transport) { return transport.ends_with("ucx"); }
-inline bool is_alone(std::string_view transport) { return transport == "tcp" || transport == "ucx"; }
-
 struct Settings : SettingFields, HostFacts {
   SettingValues values;        // the texts of the fields
   cpu_set_t cpus{};            // CPUs that this rank may use
   uint64_t kernel = 0;         // id of its kernel's boot: equal ids mean shared CPUs; 0: unknown
   int32_t gpu_numa = -1;       // the kernel's number of its device's NUMA node, if `bind` needs it
   int32_t pretended_host = 0;  // RONDO_HOSTS' value for this rank, and for its rank in derived communicators; 0: none
-  bool has_ucx = false;        // this rank's build
-  bool prefers_ucx = false;    // this rank's host has devices, or its environment has settings, for UCX
+  uint32_t networks = 0;       // in this rank's build: bit i stands for row i of net::networks()
+  uint32_t preferred = 0;      // those for which its host has devices, or its environment has settings
   std::string algorithms;      // freeze_registry()'s summary
   std::shared_ptr<const CostsInForce> costs;  // only rank 0 sends its own
 
@@ -52,7 +48,7 @@ void fields(C& c, Settings& s) {
   bool with_costs = s.costs != nullptr;
   std::string cpus(reinterpret_cast<const char*>(&s.cpus), sizeof s.cpus);
   cpus.resize(cpus.find_last_not_of('\0') + 1);  // most of the mask is empty
-  c(said, s.hosts, s.bind, s.kernel, s.gpu_numa, s.pretended_host, s.has_ucx, s.prefers_ucx, s.algorithms, with_costs,
+  c(said, s.hosts, s.bind, s.kernel, s.gpu_numa, s.pretended_host, s.networks, s.preferred, s.algorithms, with_costs,
     cpus);
   if constexpr (C::kDecodes) {
     CPU_ZERO(&s.cpus);

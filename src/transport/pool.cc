@@ -1,7 +1,6 @@
 #include "transport/pool.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "base/round_up.h"
 #include "config/setting_table.h"
 #include "protocol/spin.h"
 
@@ -35,23 +33,19 @@ Status system_error(const char* what, uint64_t bytes) {
                                             what, text(bytes), errno_reason(error)));
 }
 
-// The library's only per-process state: the current pool. It owns nothing. Never destroyed, because communicators may
-// outlive main().
+// The library's only per-process state: the current pool, which communicators own. Never destroyed, because they may
+// outlive main(). A forked child makes its own, because a thread of its parent may have held the mutex.
 struct Registry {
+  const MadeHere made_here;
   std::mutex mutex;
   std::weak_ptr<StagingPool> pool;
 };
 Registry& registry() {
-  static Registry* r = [] {
-    auto* made = new Registry;
-    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                   [] {
-                     registry().pool.reset();
-                     registry().mutex.unlock();
-                   });
-    return made;
-  }();
-  return *r;
+  static std::atomic<Registry*> current = nullptr;
+  Registry* r = current.load(std::memory_order_acquire);
+  if (r != nullptr && r->made_here) return *r;
+  auto made = std::make_unique<Registry>();
+  return current.compare_exchange_strong(r, made.get(), std::memory_order_acq_rel) ? *made.release() : *r;
 }
 
 }  // namespace
@@ -71,13 +65,11 @@ Expected<std::shared_ptr<StagingPool>> StagingPool::acquire() {
   return pool;
 }
 
-StagingPool::StagingPool(uint64_t bytes) : size_bytes_(bytes), small_bytes_(small_part(bytes)), pid_(getpid()) {}
+StagingPool::StagingPool(uint64_t bytes) : size_bytes_(bytes), small_bytes_(small_part(bytes)) {}
 
 StagingPool::~StagingPool() {
   if (base_ != nullptr && is_of_this_process()) munmap(base_, size_bytes_);
 }
-
-bool StagingPool::is_of_this_process() const { return pid_ == getpid(); }
 
 Expected<std::byte*> StagingPool::base() {
   const std::lock_guard lock(mutex_);
@@ -101,7 +93,7 @@ Status StagingPool::exhausted(uint64_t bytes, Use use) const {
       StatusCode::kExhausted,
       fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are in use; raise "
                   "RONDO_POOL_BYTES, or destroy unused communicators",
-                  pid_, text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
+                  getpid(), text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
                   text(used_bytes_), text(size_bytes_)));
 }
 

@@ -1,27 +1,29 @@
-// StagingPool: the staging memory of this process, shared by all its communicators. Its size (RONDO_POOL_BYTES) limits
-// their sum. It is address space: pages exist only where data were written.
+// StagingPool: the staging memory of a process. All communicators of the process share it. RONDO_POOL_BYTES limits the
+// bytes that they use together. The pool reserves address space; a page takes memory only after data were written to it.
 //
 //   offset 0        small_bytes                                        size
 //   | headers, directories, lines | data rings, in blocks of 2 MiB that can be huge pages |
 //
-// Ranks that are threads and network connections take ranges of this private memory. A freed range is zeroed by
-// returning its pages to the system. Ranks that are processes use memory of their communicator (transport/shm); the
-// pool only counts the bytes that they take.
+// Ranks that are threads, and connections over a network, take ranges of this private memory. When a range is given
+// back, its pages return to the system, so the next owner finds zeros. Ranks that are processes use memory of their
+// communicator (transport/shm). The pool only counts these bytes.
 //
-// The pool exists while a communicator holds it. A forked child does not share it and makes its own. Thread safety: all
-// members from any thread.
+// The pool exists while a communicator holds it. A forked child makes a pool of its own. Thread safety: any thread may
+// call all functions.
 #pragma once
 
-#include <sys/types.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/forks.h"
 #include "base/process_name.h"
+#include "base/round_up.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 #include "transport/range_list.h"
@@ -38,36 +40,39 @@ class StagingPool {
   struct Usage {
     uint64_t size_bytes, used_bytes;
   };
-  /// Objects that peers in other processes may access after this rank has departed: freed when all ranks have departed.
+  /// Objects that other processes may still access after this rank has departed. They are freed when all ranks have
+  /// departed.
   struct DeferredFree {
-    const uint8_t* marks = nullptr;           // one per rank, in one of the objects: 1 when it has departed
-    std::vector<ProcessName> ranks;           // by rank: a process that has ended leaves no mark
+    const uint8_t* marks = nullptr;           // by rank, in one of the objects: 1 after the rank has departed
+    std::vector<ProcessName> ranks;           // by rank: a process that is killed sets no mark
     std::vector<std::shared_ptr<void>> kept;  // the objects
-    uint64_t next_look_ns = 0;                // next check for ended processes
+    uint64_t next_look_ns = 0;                // when to check again for ended processes
   };
 
-  /// RONDO_POOL_BYTES (a suffix K, M, G or T multiplies by powers of 1024), or its default. Error: kInvalidArgument.
+  /// Returns RONDO_POOL_BYTES, or its default. A suffix K, M, G or T multiplies by a power of 1024. Error:
+  /// kInvalidArgument.
   static Expected<uint64_t> configured_bytes();
-  /// The process's pool, made if there is none. Errors: those of configured_bytes.
+  /// Returns the process's pool. Makes it if there is none. Errors: those of configured_bytes.
   static Expected<std::shared_ptr<StagingPool>> acquire();
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  /// Its address, mapped at the first call. Error: kSystem with the errno's text.
+  /// Returns the address of the pool's memory, and maps it at the first call. Error: kSystem with the errno's text.
   Expected<std::byte*> base();
-  /// False in a forked child.
-  bool is_of_this_process() const;
+  /// Returns false in a forked child.
+  bool is_of_this_process() const { return static_cast<bool>(made_here_); }
 
-  /// `bytes` of zeros, aligned to a page (kSmall) or a block (kData). Errors: kExhausted, which names the setting and
-  /// the bytes in use; kSystem.
+  /// Takes a range of at least `bytes` zeros, aligned to a page (kSmall) or to a block (kData). Errors: kExhausted,
+  /// which names the setting and the bytes in use; kSystem.
   Expected<Range> take(uint64_t bytes, Use use);
-  /// Frees ranges that no rank accesses any more.
+  /// Frees ranges. No rank may access them any more.
   void give_back(std::span<const Range> ranges);
-  /// Counts bytes of memory that is not in the pool. Error: kExhausted, as take().
+  /// Counts memory outside the pool as used. Error: kExhausted, as take().
   Status charge(uint64_t bytes);
   void discharge(uint64_t bytes);
-  /// Frees the objects when all ranks have departed: now, or at a later take(), charge() or free_later().
+  /// Frees the objects when all ranks have departed. Checks this now, and in each later take(), charge() and
+  /// free_later().
   void free_later(DeferredFree what);
   Usage usage();
 
@@ -78,12 +83,34 @@ class StagingPool {
   void sweep_locked();
 
   const uint64_t size_bytes_, small_bytes_;
-  const pid_t pid_;
+  const MadeHere made_here_;
   std::mutex mutex_;  // guards the following
   std::byte* base_ = nullptr;
   RangeList small_, data_;
   std::vector<DeferredFree> deferred_;
   uint64_t used_bytes_ = 0;
+};
+
+/// Cuts pieces for lines, counters and rings from ranges, and takes a new range when the rest of the last one is too
+/// short. Thread safety: none.
+class RangeCutter {
+ public:
+  /// Returns the offset of a piece. take(uint64_t bytes) returns an Expected<StagingPool::Range>.
+  template <class Take>
+  Expected<uint64_t> cut(StagingPool::Use use, uint64_t bytes, const Take& take) {
+    constexpr uint64_t kSmallRangeBytes = 32 * 1024;  // counters and lines of 7 connections
+    const bool data = use == StagingPool::Use::kData;
+    StagingPool::Range& rest = data ? data_ : small_;
+    bytes = round_up(bytes, 64);
+    if (rest.bytes < bytes) {
+      RONDO_TRY_ASSIGN(rest, take(data ? bytes : std::max(bytes, kSmallRangeBytes)));
+    }
+    rest.bytes -= bytes;
+    return std::exchange(rest.offset, rest.offset + bytes);
+  }
+
+ private:
+  StagingPool::Range small_, data_;
 };
 
 }  // namespace rondo

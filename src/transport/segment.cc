@@ -20,8 +20,6 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // of one request to the pool: counters and lines of 7 connections
-
 uint64_t pack(const ConnectionKey& k) {
   return uint64_t{1} << 63 | static_cast<uint64_t>(k.inline_only) << 62 | static_cast<uint64_t>(k.reader + 1) << 32 |
          static_cast<uint64_t>(k.group) << 16 | k.tag;
@@ -79,19 +77,6 @@ FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
   return v;
 }
 
-// A piece of the rest of the last range, or of a new one.
-Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes) {
-  const bool data = use == StagingPool::Use::kData;
-  StagingPool::Range& rest = data ? data_ : small_;
-  bytes = round_up(bytes, 64);
-  if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(rest, take(data ? bytes : std::max(bytes, kSmallChunkBytes), use));
-  }
-  rest.bytes -= bytes;
-  used_bytes_ += bytes;
-  return std::exchange(rest.offset, rest.offset + bytes);
-}
-
 Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   RONDO_CHECK(key.writer == rank_);
   const uint64_t counters = sizeof(ReadCounter) * static_cast<uint64_t>(key.group == 0 ? 1 : layout_.nranks);
@@ -99,6 +84,9 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
       sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines);
   if (made_ == layout_.max_connections)
     return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were created", made_)));
+  auto carve = [this](StagingPool::Use use, uint64_t bytes) {
+    return cutter_.cut(use, bytes, [&](uint64_t range_bytes) { return take(range_bytes, use); });
+  };
   const auto small = carve(StagingPool::Use::kSmall, counters + lines);
   if (!small.ok()) return give_up(key, small.status());
   uint64_t data_offset = 0;

@@ -72,7 +72,6 @@ class SegmentTransport : public Transport {
   void tell_failure(const Status& cause) override;
   Status parting_failure(Rank r) override;
   bool departed(Rank r) override;
-  uint64_t staging_bytes() const override { return used_bytes_; }
   /// Call before the first connection, with the same value on all ranks.
   void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
 
@@ -101,14 +100,12 @@ class SegmentTransport : public Transport {
     const SegmentAddress& p = places_[static_cast<size_t>(r)];
     return p.memory + p.segment_offset;
   }
-  Expected<uint64_t> carve(StagingPool::Use use, uint64_t bytes);
   Status give_up(const ConnectionKey& key, const Status& why);
   FifoView view(Rank owner, const DirectoryEntry& entry) const;
 
   std::vector<SegmentAddress> places_;
-  StagingPool::Range small_, data_;  // the rest of the last ranges taken
+  RangeCutter cutter_;
   uint32_t made_ = 0;
-  uint64_t used_bytes_ = 0;
 };
 
 }  // namespace rondo

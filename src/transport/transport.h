@@ -126,17 +126,20 @@ class Transport {
   /// differ.
   virtual Expected<void*> alloc(uint64_t bytes) = 0;
   virtual Status free(void* ptr) = 0;
+  // Access to memory of other ranks. A transport that has none uses these defaults.
   /// Returns true if all ranks map some memory of this communicator, or may do so. A plan may then be direct. Equal on
   /// all ranks.
-  virtual bool may_be_direct() const = 0;
+  virtual bool may_be_direct() const { return false; }
   /// Returns true if pull() can read any memory of any rank. A plan may then pull. Equal on all ranks, permanently.
-  virtual bool can_pull() const = 0;
+  virtual bool can_pull() const { return false; }
   /// Returns the buffer's address for peers; kNowhere if they cannot access all `bytes` of it.
-  virtual RemoteAddress describe(const void* ptr, uint64_t bytes) const = 0;
+  virtual RemoteAddress describe(const void* ptr, uint64_t bytes) const { return {}; }
   /// Returns rank `peer`'s buffer in this process. The address must not be kByCopy.
-  virtual std::byte* resolve(Rank peer, const RemoteAddress& address) const = 0;
+  virtual std::byte* resolve(Rank peer, const RemoteAddress& address) const { return nullptr; }
   /// Copies `bytes` from a peer's buffer whose address is kByCopy. Errors: kSystem with the errno's text.
-  virtual Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) = 0;
+  virtual Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
+    return Status(StatusCode::kInternal, "memory of rank " + std::to_string(peer) + " cannot be read from here");
+  }
   /// Keeps an object that peers access, until no rank of the communicator can access it any more. A rank whose process
   /// has ended cannot access it. Any thread may release it.
   virtual void keep(std::shared_ptr<void> what) = 0;
@@ -155,8 +158,6 @@ class Transport {
   virtual Proxy* proxy() { return nullptr; }
   /// Returns the communicator's id if all ranks have agreed on it. 0: it is on rank 0's status page.
   virtual uint64_t agreed_id() const { return 0; }
-  /// Returns the bytes of staging memory that this rank has set up so far.
-  virtual uint64_t staging_bytes() const = 0;
 };
 
 /// Returns "rank 3 aborted the communicator", with the reason if there is one.

@@ -11,6 +11,7 @@
 #include "api/communicator_impl.h"
 #include "api/parts.h"
 #include "api/process_control.h"
+#include "base/outcome.h"
 #include "bootstrap/bootstrap_harness.h"
 #include "support/fault_case.h"
 #include "support/shared.h"
@@ -40,10 +41,8 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
         PeerInfo self = *describe_self(0);
         const auto port = open_mesh_port(&self, false);
         ASSERT_OK(port.status());
-        wire::Writer offer;
-        offer.put<uint8_t>(0).str("");
-        encode(self, &offer);
-        ASSERT_OK((*b)->all_gather(offer.bytes().data(), offer.bytes().size(), &all));
+        const std::string offer = encode_outcome(Status()) + encode(self);
+        ASSERT_OK((*b)->all_gather(offer.data(), offer.size(), &all));
         if (r == 3) return;  // without a goodbye
       } else {
         const auto settings = read_settings({.init_deadline_s = kDeadlineS});

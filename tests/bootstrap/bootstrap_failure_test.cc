@@ -272,9 +272,8 @@ TEST(BootstrapFailure, ARankThatDiesWhileWaitingFailsTheOthersAtOnce) {
     ASSERT_OK(fd.status());
     ASSERT_OK(
         authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), deadline).status());
-    wire::Writer join;
-    join.put<uint32_t>(3).put<uint64_t>(60000).put<uint64_t>(60000);
-    encode(PeerInfo{}, &join);
+    Encoder join;
+    join(uint32_t{3}, uint64_t{60000}, uint64_t{60000}, PeerInfo{});
     Link link(std::move(*fd), false, 1 << 20);
     link.queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
     ASSERT_TRUE(link.flush());

@@ -211,9 +211,8 @@ INSTANTIATE_TEST_SUITE_P(That, ManyConnectionsToARank, ::testing::Values(Words::
 // Joins by hand on an authenticated connection. nullopt if it has ended.
 std::optional<Frame> say_join(Fd fd, uint32_t nranks) {
   Link link(std::move(fd), false, 1 << 20);
-  wire::Writer join;
-  join.put<uint32_t>(nranks).put<uint64_t>(20000).put<uint64_t>(20000);
-  encode(*describe_self(0), &join);
+  Encoder join;
+  join(nranks, uint64_t{20000}, uint64_t{20000}, *describe_self(0));
   link.queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
   std::optional<Frame> answer;
   EXPECT_TRUE(eventually(20, [&] {

@@ -26,8 +26,8 @@ void read_payload(const Frame& frame) {
     if (view && encode_view(*view).size() != frame.payload.size()) std::abort();
     if (view && view->view.gone.size() != static_cast<size_t>(nranks)) std::abort();
   }
-  for (wire::Reader r(frame.payload); r.ok() && !r.finished();) {
-    const PeerInfo info = decode_peer(&r);
+  for (Decoder r(frame.payload); r.ok() && !r.finished();) {
+    const PeerInfo info = r.get<PeerInfo>();
     if (info.host.size() + info.process.size() > frame.payload.size()) std::abort();
   }
 }

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/wire.h"
+#include "base/codec.h"
 #include "bootstrap/socket.h"
 
 namespace rondo::testing {
@@ -65,7 +65,7 @@ class FakeTorchStore {
   }
   bool answer(int fd, uint8_t query) {
     std::string key, value;
-    wire::Writer w;
+    Encoder w;
     uint64_t num_keys = 1;
     if (query == 5 && (!take(fd, &num_keys) || num_keys != 1)) return false;
     if (!take(fd, &key)) return false;
@@ -77,14 +77,14 @@ class FakeTorchStore {
       case 1: values_[key] = value; return true;
       case 3:
         if (values_.count(key) == 0) return false;
-        w.put<uint64_t>(values_[key].size()).raw(values_[key]);
+        w(static_cast<uint64_t>(values_[key].size())).raw(values_[key]);
         break;
       case 4:
         delta += std::atoll(values_[key].c_str());
         values_[key] = std::to_string(delta);
-        w.put(delta);
+        w(delta);
         break;
-      case 5: w.put<uint8_t>(values_.count(key) == 1 ? 0 : 1); break;
+      case 5: w(static_cast<uint8_t>(values_.count(key) == 1 ? 0 : 1)); break;
       default: return false;
     }
     return write_all(fd, w.bytes(), deadline_, "serve").ok();

@@ -42,7 +42,6 @@ class ForwardingTransport : public Transport {
     return real_->pull(peer, a, offset_bytes, to, bytes);
   }
   void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
-  uint64_t staging_bytes() const override { return real_->staging_bytes(); }
   uint64_t agreed_id() const override { return real_->agreed_id(); }
   std::optional<PeersOnHost> local_peers() override { return real_->local_peers(); }
   Proxy* proxy() override { return real_->proxy(); }

@@ -153,12 +153,12 @@ class CudaTransport final : public Transport {
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
   bool may_be_direct() const override;
-  bool can_pull() const override { return false; }
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& address) const override;
   Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { host_.keep(std::move(what)); }
-  uint64_t staging_bytes() const override { return staging_bytes_; }
+  /// Returns the bytes of staging memory that this rank has set up so far.
+  uint64_t staging_bytes() const { return staging_bytes_; }
 
  private:
   static constexpr uint64_t kSlabBytes = uint64_t{2} << 20;

@@ -4,12 +4,8 @@
 
 #include <string>
 
-<<<<<<< HEAD
-#include "rondo/status.h"
-||||||| parent of 66128d3 (Devices: one list of connection ends for both engines, one exchange of outcomes, one kind of connection form)
-=======
 #include "device/driver/driver.h"
->>>>>>> 66128d3 (Devices: one list of connection ends for both engines, one exchange of outcomes, one kind of connection form)
+#include "rondo/status.h"
 #include "topology/machine.h"
 
 namespace rondo {

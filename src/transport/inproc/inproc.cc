@@ -1,23 +1,8 @@
 #include "transport/inproc/inproc.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace rondo {
-namespace {
-
-Expected<std::byte*> map_anonymous(uint64_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
-    return Status(StatusCode::kSystem, fmt::format("mapping {} MiB of memory failed: {}", bytes >> 20, strerror(errno)));
-  madvise(p, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(p);
-}
-
-}  // namespace
 
 Expected<std::shared_ptr<InprocWorld>> InprocWorld::create(int nranks) {
   std::shared_ptr<InprocWorld> world(new InprocWorld(nranks));
@@ -38,15 +23,10 @@ InprocWorld::~InprocWorld() {
 }
 
 InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
-    : SegmentTransport(rank, world->layout_), world_(std::move(world)) {
+    : SegmentTransport(rank, world->layout_), world_(std::move(world)), blocks_(rank) {
   std::vector<SegmentAddress> places;
   for (const StagingPool::Range& s : world_->segments_) places.push_back({world_->base_, s.offset});
   set_places(std::move(places));
-}
-
-InprocTransport::~InprocTransport() {
-  depart();
-  for (const Block& b : blocks_) munmap(b.ptr, b.bytes);
 }
 
 Expected<StagingPool::Range> InprocTransport::take(uint64_t bytes, StagingPool::Use use) {
@@ -79,19 +59,7 @@ Status InprocWorld::agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes) 
 
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {
   RONDO_TRY(world_->agree_on_bytes(rank_, num_allocs_++, bytes));
-  RONDO_TRY_ASSIGN(std::byte * p, map_anonymous(bytes));
-  blocks_.push_back({p, bytes});
-  return static_cast<void*>(p);
-}
-
-Status InprocTransport::free(void* ptr) {
-  for (size_t i = 0; i < blocks_.size(); ++i)
-    if (blocks_[i].ptr == ptr) {
-      munmap(blocks_[i].ptr, blocks_[i].bytes);
-      blocks_.erase(blocks_.begin() + static_cast<ptrdiff_t>(i));
-      return {};
-    }
-  return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+  return blocks_.alloc(bytes);
 }
 
 }  // namespace rondo

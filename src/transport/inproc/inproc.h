@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "transport/private_blocks.h"
 #include "transport/segment.h"
 
 namespace rondo {
@@ -48,11 +49,11 @@ class InprocWorld {
 class InprocTransport final : public SegmentTransport {
  public:
   InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world);
-  ~InprocTransport() override;
+  ~InprocTransport() override { depart(); }
   std::string_view name() const override { return "inproc"; }
   std::optional<PeerLoss> find_lost() override { return std::nullopt; }  // a thread does not die without its process
   Expected<void*> alloc(uint64_t bytes) override;
-  Status free(void* ptr) override;
+  Status free(void* ptr) override { return blocks_.free(ptr); }
   void keep(std::shared_ptr<void> what) override;
   bool may_be_direct() const override { return true; }
   bool can_pull() const override { return true; }
@@ -68,12 +69,8 @@ class InprocTransport final : public SegmentTransport {
 
  private:
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
-  struct Block {
-    void* ptr;
-    uint64_t bytes;
-  };
   std::shared_ptr<InprocWorld> world_;
-  std::vector<Block> blocks_;  // made by alloc
+  PrivateBlocks blocks_;
   uint64_t num_allocs_ = 0;    // calls
 };
 

@@ -1,4 +1,4 @@
-// Messages between ranks without common memory, and their receiver: shared by the wire, its rails and their users.
+// Messages between ranks without common memory, and their receiver: shared by the rails and their users.
 //
 // A message is a header of up to 128 bytes and data.
 #pragma once
@@ -17,13 +17,12 @@ enum class MessageKind : uint8_t {
   kLines,    // header lines of an Inline connection; data: the lines
   kData,     // a message of a Simple connection: its line, and data for the ring
   kCredit,   // a read counter
-  kAbort,    // step: number of kLines, kData and kSlot messages from the sender to the receiver
-  kLeaving,  // the answer after all of them have arrived
-  kLeft,     // data: an StatusPage and a PairPage
+  kLeaving,  // data: a PartingNote; step: number of kLines, kData and kSlot messages from the sender to the receiver
+  kLeft,     // the answer after all of them have arrived
   kPagesAsked,
-  kPages,   // for a proxied connection: its reader has registered its memory
-  kOpened,  // step: number of a proxied slot; data: its content
-  kSlot,
+  kPages,   // data: a StatusPage and a PairPage
+  kOpened,  // for a proxied connection: its reader has registered its memory
+  kSlot,    // step: number of a proxied slot; data: its content
   kSlotEmpty,
 };
 /// Kinds with data too long for an extra copy. They have a line, whether it is used or not.
@@ -49,39 +48,38 @@ struct DataHeader {
 };
 static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 
-/// A zero-copy send to one reader; exists until the data are returned.
-struct ZeroCopy {
-  ZeroCopySend* zero_copy_send = nullptr;
-  void* endpoint = nullptr;  // the rail's
-};
+/// The error of rank `rank` for a message whose content is impossible.
+Status malformed(Rank rank, const Header& header, size_t bytes);
 
 /// Whether a message may go to a posted receive.
 enum class MayLand : uint8_t {
   kNo,
   kWhereAsked,  // if posted; otherwise it goes into the ring
   kSoon,        // and may be left unread for a moment: its reader is about to post
+  kComplete,    // as kWhereAsked, for a message whose data have all arrived
 };
 
 /// The destination of a message's data.
 struct ReceiveTarget {
   std::byte* at = nullptr;  // nullptr: piece by piece into `posted_receive`; without one the message is dropped
   PostedReceive* posted_receive = nullptr;  // claimed: finish or drop it
-  bool later = false;          // ask again later
+  bool later = false;                       // ask again later
 };
 
 class Sink {
  public:
-  /// The destination of a kData or kSlot message with `bytes` bytes of data still to arrive. If there is none, the sink
-  /// has handled the error.
+  /// The destination of a kData or kSlot message with `bytes` bytes of data. If there is none, the sink has handled the
+  /// error.
   virtual ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) = 0;
-  /// Stores the data of a kData or kSlot message, which may already be at place()'s destination. False: no destination,
-  /// handled as above.
-  virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
   /// A complete message. kData, kSlot: the data are already stored.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
   /// An unreadable message arrived. It is never sent again: operations that wait for it fail on all ranks with this
   /// error.
   virtual void fail_here(const Status& why) = 0;
+
+  /// Stores the data of a kData or kSlot message, which may already be at place()'s destination. False: no destination,
+  /// handled as above.
+  bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
 
  protected:
   ~Sink() = default;

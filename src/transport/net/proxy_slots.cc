@@ -1,5 +1,7 @@
 #include "transport/net/proxy_slots.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -21,7 +23,7 @@ void ProxySlots::add(const ConnectionKey& key, std::byte* data, std::span<SlotFl
   connections_.push_back({key, data, flags, slot_bytes, std::vector<DataHeader>(flags.size())});
 }
 
-bool ProxySlots::carry(Wire& wire) {
+bool ProxySlots::carry(RailSet& rails) {
   bool any = false;
   for (Connection& c : connections_) {
     const bool writes = c.key.writer == rank_;
@@ -29,42 +31,45 @@ bool ProxySlots::carry(Wire& wire) {
       if (!take(writes ? c.flags[i].full : c.flags[i].empty)) continue;
       any = true;
       if (!writes) {
-        wire.send_copy(c.key.writer, header_of(MessageKind::kSlotEmpty, c.key, i), nullptr, 0);
+        rails.send_copy(c.key.writer, header_of(MessageKind::kSlotEmpty, c.key, i), nullptr, 0);
         continue;
       }
       Header& h = c.headers[i].header;
       h = header_of(MessageKind::kSlot, c.key, i);
-      h.session = wire.session();
+      h.session = rails.session();
       h.from = rank_;
-      wire.send(c.key.reader, c.headers[i], c.data + i * c.slot_bytes, c.flags[i].bytes);
+      rails.send(c.key.reader, c.headers[i], c.data + i * c.slot_bytes, c.flags[i].bytes);
       fifos_.count_sent(c.key.reader);
     }
   }
   return any;
 }
 
-ProxySlots::Connection* ProxySlots::find(const Header& h, bool as_writer) {
+Expected<ProxySlots::Connection*> ProxySlots::find(const Header& h, bool as_writer) {
   const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) {
     const ConnectionKey& k = c.key;
     return k.tag == h.tag && k.group == h.group && k.channel == h.channel &&
            (as_writer ? k.writer == rank_ && k.reader == h.from : k.reader == rank_ && k.writer == h.from);
   });
-  return found != connections_.end() && h.step < found->flags.size() ? &*found : nullptr;
+  if (found != connections_.end() && h.step < found->flags.size()) return &*found;
+  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends to a slot that does not exist (tag {}, "
+                                                   "slot {})",
+                                                   rank_, h.from, h.tag, h.step));
 }
 
-std::byte* ProxySlots::place(const Header& header, size_t bytes) {
-  Connection* c = find(header, false);
-  return c != nullptr && bytes <= c->slot_bytes ? c->data + header.step * c->slot_bytes : nullptr;
+Expected<ReceiveTarget> ProxySlots::place(const Header& header, size_t bytes) {
+  RONDO_TRY_ASSIGN(const Connection* c, find(header, false));
+  if (bytes > c->slot_bytes) return malformed(rank_, header, bytes);
+  return ReceiveTarget{c->data + header.step * c->slot_bytes};
 }
 
-bool ProxySlots::arrived(const Header& header) {
+Status ProxySlots::arrived(const Header& header) {
   const bool as_writer = header.kind == MessageKind::kSlotEmpty;
-  Connection* c = find(header, as_writer);
-  if (c == nullptr) return false;
+  RONDO_TRY_ASSIGN(const Connection* c, find(header, as_writer));
   SlotFlags& flags = c->flags[header.step];
   set(as_writer ? flags.empty : flags.full);
   if (!as_writer) fifos_.count_received(header.from);
-  return true;
+  return {};
 }
 
 }  // namespace rondo::net

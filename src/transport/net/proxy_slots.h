@@ -24,11 +24,12 @@ class ProxySlots {
   ProxySlots(Rank rank, RemoteFifos& fifos) : rank_(rank), fifos_(fifos) {}
   void add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes);
   /// True if there was work.
-  bool carry(Wire& wire);
+  bool carry(RailSet& rails);
 
-  /// For kSlot and kSlotEmpty: the destination of the data; true if the slot is known.
-  std::byte* place(const Header& header, size_t bytes);
-  bool arrived(const Header& header);
+  /// The destination of a kSlot message. Error: kInternal (no such slot).
+  Expected<ReceiveTarget> place(const Header& header, size_t bytes);
+  /// For kSlot and kSlotEmpty. Error: as place().
+  Status arrived(const Header& header);
 
  private:
   struct Connection {
@@ -38,7 +39,7 @@ class ProxySlots {
     uint64_t slot_bytes;
     std::vector<DataHeader> headers;  // by slot; must stay until they are sent
   };
-  Connection* find(const Header& header, bool as_writer);
+  Expected<Connection*> find(const Header& header, bool as_writer);
   const Rank rank_;
   RemoteFifos& fifos_;  // counts the messages
   std::vector<Connection> connections_;

@@ -2,17 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace rondo::net {
+
+Status malformed(Rank rank, const Header& h, size_t bytes) {
+  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
+                                                   rank, h.from, static_cast<int>(h.kind), bytes));
+}
+
+bool Sink::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
+  const ReceiveTarget to = place(header, line, bytes, MayLand::kComplete);
+  if (to.at == nullptr && to.posted_receive == nullptr) return false;
+  if (to.at == nullptr) to.posted_receive->add(data, 0, bytes);
+  else if (to.at != data) std::memcpy(to.at, data, bytes);
+  if (to.posted_receive != nullptr) to.posted_receive->finish();
+  return true;
+}
 
 void Rail::set_peers(std::vector<PeerRoute> routes, uint64_t session) {
   routes_ = std::move(routes);
   session_ = session;
 }
 
-void Rail::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopy* zero_copy) {
-  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, zero_copy);
+void Rail::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopySend* zero_copy) {
+  if (sealer_ == nullptr) return post(to, {&header, sizeof header, data, bytes, nullptr, zero_copy});
   post_copy(to, header, sizeof header, data, bytes);
-  if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
+  if (zero_copy != nullptr) zero_copy->give_back();
 }
 
 void Rail::send_copy(Rank to, Header header, const void* data, size_t bytes) {
@@ -29,7 +45,28 @@ void Rail::post_copy(Rank to, const DataHeader& header, size_t header_bytes, con
       std::make_unique<Copy>(Copy{header, sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes)
                                                              : std::string(static_cast<const char*>(data), bytes)});
   const Copy& c = *copy;
-  post(to, &c.header, header_bytes, c.data.data(), c.data.size(), std::move(copy), nullptr);
+  post(to,
+       {&c.header, header_bytes, reinterpret_cast<const std::byte*>(c.data.data()), c.data.size(), std::move(copy)});
+}
+
+void Rail::give_back(ZeroCopySend* zero_copy) {
+  if (zero_copy == nullptr) return;
+  zero_copy->give_back();
+  ++moves_;
+}
+
+void Rail::lose(Rank r, std::string_view how) {
+  Peer& peer = peers_[static_cast<size_t>(r)];
+  if (peer.lost) return;
+  peer = {peer.pending, true, monotonic_ns(), std::string(how)};
+}
+
+std::vector<PeerLoss> Rail::losses(uint64_t before_ns) const {
+  std::vector<PeerLoss> found;
+  for (size_t r = 0; r < peers_.size(); ++r)
+    if (const Peer& p = peers_[r]; p.lost && !p.how.empty() && p.lost_ns < before_ns)
+      found.push_back({static_cast<Rank>(r), fmt::format("rank {} was lost: {}", r, p.how)});
+  return found;
 }
 
 bool Rail::plausible(const DataHeader& h, size_t header_bytes, Rank from) const {
@@ -50,7 +87,5 @@ void Rail::tampered(Rank from) {
                                      "someone tampers with the network{} between these two ranks",
                                      from, rank_, device_.empty() ? "" : " at " + device_)));
 }
-
-PeerLoss Rail::loss(Rank r, std::string_view how) const { return {r, fmt::format("rank {} was lost: {}", r, how)}; }
 
 }  // namespace rondo::net

@@ -1,5 +1,8 @@
-// Rail: one network path from this rank to the ranks without common memory. UcxRail uses UCX, TcpRail its own sockets.
+// Rail: one network path from this rank to the ranks without common memory. Each network (network.h) has its own.
 // Messages between two ranks arrive once each and intact; no code relies on their order.
+//
+// The base class counts the pending messages of each peer, stores which peers are lost and why, and seals messages.
+// A derived class makes the connections and moves the bytes.
 //
 // Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress() and push().
 #pragma once
@@ -40,7 +43,7 @@ class Rail {
 
   /// Sends a header and data without a copy: both must stay unchanged until the peer has acknowledged them. A zero-copy
   /// send is returned when `data` is no longer read.
-  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopy* zero_copy = nullptr);
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopySend* zero_copy = nullptr);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
   /// Works for a bounded time. True if a message has arrived. (Other activity is not counted: over a dead link it may
@@ -53,26 +56,26 @@ class Rail {
   /// Messages not yet handed to the network.
   uint64_t pending() const { return pending_; }
   /// The same for one peer.
-  virtual uint32_t pending(Rank to) const = 0;
+  uint32_t pending(Rank to) const { return peers_[static_cast<size_t>(to)].pending; }
   virtual bool connected(Rank to) const = 0;
   /// Messages to this rank no longer arrive.
-  virtual bool lost(Rank r) const = 0;
+  bool lost(Rank r) const { return peers_[static_cast<size_t>(r)].lost; }
   /// True if zero-copy sends to this rank are possible.
   virtual bool may_zero_copy(Rank to) const = 0;
   /// Returns all zero-copy sends and stops receiving into callers' buffers. Cuts connections that still hold some after
-  /// `quiet_ns` without progress, or after `limit_ns`. False: some are still held.
-  virtual bool recall(uint64_t quiet_ns, uint64_t limit_ns) = 0;
+  /// `quiet_ns` without progress, or at `until_ns` of monotonic_ns(). False: some are still held.
+  virtual bool recall(uint64_t quiet_ns, uint64_t until_ns) = 0;
   /// The ranks lost before `before_ns` of monotonic_ns(), with the reasons.
-  virtual std::vector<PeerLoss> losses(uint64_t before_ns) const = 0;
+  std::vector<PeerLoss> losses(uint64_t before_ns) const;
   /// True if the kernel or a device has everything that was sent. Call again until then.
   virtual bool flush() = 0;
-  /// Closes all connections within `limit_ns`. False: this process's memory is still in use, therefore neither it nor
-  /// this object may ever be freed. The sink gets no more messages.
-  virtual bool close(uint64_t limit_ns) = 0;
+  /// Closes all connections until `until_ns` of monotonic_ns(). False: this process's memory is still in use, therefore
+  /// neither it nor this object may ever be freed. The sink gets no more messages.
+  virtual bool close(uint64_t until_ns) = 0;
 
   /// A descriptor that becomes readable when there are events, after arm() returned true; false: there are some
   /// already.
-  int event_fd() const { return event_fd_; }
+  virtual int event_fd() const = 0;
   virtual bool arm() = 0;
   uint64_t session() const { return session_; }
 
@@ -80,12 +83,27 @@ class Rail {
   struct Copy {
     DataHeader header;
     std::string data;
-    void* endpoint = nullptr;  // the rail's own
   };
-  Rail(Rank rank, Sink& sink, std::string device) : rank_(rank), sink_(sink), device_(std::move(device)) {}
-  /// Sends header, then data. `copy` owns both, if set. `zero_copy`: the zero-copy send to return.
-  virtual void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                    std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) = 0;
+  /// A header and data to send, in this order.
+  struct Outgoing {
+    const void* header = nullptr;
+    size_t header_bytes = 0;
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+    std::unique_ptr<Copy> copy = nullptr;  // owns both, if set
+    ZeroCopySend* zero_copy = nullptr;     // to be returned
+  };
+  Rail(Rank rank, int nranks, Sink& sink, std::string device)
+      : rank_(rank), sink_(sink), device_(std::move(device)), peers_(static_cast<size_t>(nranks)) {}
+  /// Sends it, or drops it if the peer is lost.
+  virtual void post(Rank to, Outgoing what) = 0;
+  /// Counts a message to `to` as pending, or no longer.
+  void begin_pending(Rank to) { ++pending_, ++peers_[static_cast<size_t>(to)].pending; }
+  void end_pending(Rank to) { --pending_, --peers_[static_cast<size_t>(to)].pending; }
+  /// Returns a zero-copy send, if there is one, as a movement of this rail.
+  void give_back(ZeroCopySend* zero_copy);
+  /// The peer is lost from now on. The first reason counts; without one, losses() does not report it.
+  void lose(Rank r, std::string_view how);
   /// True for a valid header of a message from rank `from` to this one (negative: from any rank).
   bool plausible(const DataHeader& h, size_t header_bytes, Rank from = -1) const;
   bool is_sealed() const { return sealer_ != nullptr; }
@@ -99,21 +117,25 @@ class Rail {
   /// Data between rank `from` and this one were altered: fails all ranks with this error.
   void tampered(Rank from);
   const std::string& unsealed() const { return unsealed_; }
-  /// "rank 3 was lost: <how>"
-  PeerLoss loss(Rank r, std::string_view how) const;
 
   const Rank rank_;
   Sink& sink_;
   const std::string device_;  // as its owner names it; empty: any
   std::string address_;
-  int event_fd_ = -1;
   std::vector<PeerRoute> routes_;  // by rank
-  uint64_t pending_ = 0;
-  uint64_t moves_ = 0;  // messages received and zero-copy sends returned
+  uint64_t moves_ = 0;             // messages received and zero-copy sends returned
   bool closing_ = false;
 
  private:
+  struct Peer {
+    uint32_t pending = 0;
+    bool lost = false;
+    uint64_t lost_ns = 0;
+    std::string how;
+  };
   void post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes);
+  std::vector<Peer> peers_;  // by rank
+  uint64_t pending_ = 0;     // of all peers
   uint64_t session_ = 0;
   std::unique_ptr<Sealer> sealer_;
   std::string unsealed_;  // data of the current message

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +10,6 @@
 #include <cstring>
 
 #include "base/outcome.h"
-#include "base/round_up.h"
 #include "rondo/schedule.h"
 
 namespace rondo::net {
@@ -39,18 +36,18 @@ void fields(C& c, Hello& h) {
   c(h.shares_memory, h.pool_bytes, h.session, h.key, h.address);
 }
 
-// TCP gets the longest possible messages: every kernel call costs time, and smaller calls make more packets. UCX would
-// assemble longer ones from several of its own. If ranks share memory, they pass messages on there; without zero-copy
+// Some networks get the longest possible messages. If ranks share memory, they pass messages on there; without zero-copy
 // sends these go through rings that should stay in a core's cache. Long messages are used only if the pool holds the
 // rings to and from all peers eight times. With several rails the last message travels while the other rails are idle,
 // and should not be long.
-uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_zero_copy) {
+uint32_t longest_message(const Network& network, size_t num_rails, const std::vector<Hello>& ranks,
+                         bool all_zero_copy) {
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongAloneBytes;
   const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) {
     return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // ranks of one process share its pool
   });
   const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
-  if (net != Net::kTcp || !fits || (share && !all_zero_copy)) return SegmentLayout::kMostMessageBytes;
+  if (!network.long_messages || !fits || (share && !all_zero_copy)) return SegmentLayout::kMostMessageBytes;
   return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideZeroCopyBytes : kLongAloneBytes;
 }
 
@@ -59,22 +56,20 @@ uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ra
 Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
                                                                    const Options& options, Bootstrap& bootstrap,
                                                                    LocalPeers& here) {
-  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, options.net, bootstrap, here));
+  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, *options.network, bootstrap, here));
   RONDO_TRY(t->meet(options));
   return t;
 }
 
-RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here)
+RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap,
+                                 LocalPeers& here)
     : rank_(rank),
       nranks_(hosts.nranks()),
       hosts_(hosts),
       bootstrap_(bootstrap),
       peers_here_(here),
-      net_(net),
-      here_(static_cast<size_t>(nranks_), -1) {
-  for (Rank r = 0; r < nranks_; ++r)
-    if (bootstrap.same_host(r)) here_[static_cast<size_t>(r)] = num_here_++;
-}
+      network_(network),
+      blocks_(rank) {}
 
 std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
   std::vector<Rank> readers;
@@ -111,61 +106,53 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
   *pool_bytes = pool->usage().size_bytes;
   fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
   slots_ = std::make_unique<ProxySlots>(rank_, *fifos_);
-  RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
-  RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), bootstrap_.own_addresses()}));
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
+  RONDO_TRY_ASSIGN(const std::vector<std::string> devices, parse_rails(options.rails));
+  RONDO_TRY_ASSIGN(rails_, RailSet::create(network_, *this, devices, {rank_, nranks_, {}, bootstrap_.own_addresses()}));
+  wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
   return {};
 }
 
 // Two exchanges: addresses, and readiness. A rank with an error takes part too, and all ranks get the error at once.
 Status RemoteTransport::meet(const Options& options) {
+  auto gather = [this](std::string_view said, std::vector<std::string>* all) {
+    return bootstrap_.all_gather(said.data(), said.size(), all);
+  };
   Hello mine;
-  const bool shares = !options.alone && num_here_ > 1;
-  mine.shares_memory = shares ? static_cast<uint32_t>(num_here_) : 0;
+  const bool shares = !options.alone && peers_here_.nranks() > 1;
+  mine.shares_memory = shares ? static_cast<uint32_t>(peers_here_.nranks()) : 0;
   Status opened = open(options, &mine.pool_bytes);
   if (rank_ == 0 && opened.ok() &&
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
        getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
-  if (opened.ok()) mine.address = wire_->address();
-  const std::string said = encode_outcome(opened.ok() ? Expected<Hello>(mine) : opened);
-  std::vector<std::string> blobs;
-  RONDO_TRY(bootstrap_.all_gather(said.data(), said.size(), &blobs));
-  std::vector<Hello> ranks;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    RONDO_TRY_ASSIGN(Hello theirs, read_outcome<Hello>(blobs[r], r));
-    ranks.push_back(std::move(theirs));
-  }
+  if (opened.ok()) mine.address = rails_->address();
+  RONDO_TRY_ASSIGN(const std::vector<Hello> ranks,
+                   exchange_outcomes(opened.ok() ? Expected<Hello>(mine) : opened, gather));
   const Hello& first = ranks[0];
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
-    routes.push_back(
-        {ranks[static_cast<size_t>(r)].address, r != rank_ ? bootstrap_.address_of(r) : std::string(), index_here(r) >= 0});
-  RONDO_TRY(wire_->set_peers(routes, first.session));
-  Status sealed;
-  if (options.encrypted && !wire_->seal_with(first.key, rank_, nranks_))
-    sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
-
-  Status local = sealed;
+    routes.push_back({ranks[static_cast<size_t>(r)].address, r != rank_ ? bootstrap_.address_of(r) : std::string(),
+                      index_here(r) >= 0});
+  RONDO_TRY(rails_->set_peers(routes, first.session));
+  Status ready;
+  if (options.encrypted && !rails_->seal_with(first.key, rank_, nranks_))
+    ready = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
   if (shares) {
-    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_, kLongBesideZeroCopyBytes);
+    auto shm = ShmTransport::create(peers_here_, kLongBesideZeroCopyBytes);
     if (shm.ok()) local_ = std::move(*shm);
-    else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
+    else ready = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
   // Whether zero-copy by address works: known only now, after the host's ranks have met.
   const bool sends_zero_copy = local_ == nullptr || local_->can_pull();
-  const std::string verdict = encode_outcome(local.ok() ? Expected<bool>(sends_zero_copy) : local);
-  RONDO_TRY(bootstrap_.all_gather(verdict.data(), verdict.size(), &blobs));
-  bool all_zero_copy = true;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    RONDO_TRY_ASSIGN(const bool theirs, read_outcome<bool>(blobs[r], r));
-    all_zero_copy = all_zero_copy && theirs;
-  }
-  const uint32_t longest = longest_message(net_, wire_->num_rails(), ranks, all_zero_copy);
+  RONDO_TRY_ASSIGN(const std::vector<bool> zero_copy,
+                   exchange_outcomes(ready.ok() ? Expected<bool>(sends_zero_copy) : ready, gather));
+  const bool all_zero_copy = std::find(zero_copy.begin(), zero_copy.end(), false) == zero_copy.end();
+  const uint32_t longest = longest_message(network_, rails_->num_rails(), ranks, all_zero_copy);
   fifos_->set_longest_message(longest);
   if (local_ != nullptr) local_->set_longest_message(longest);
   session_ = first.session | 1;
+  name_ = fmt::format("{}{}", local_ != nullptr ? "shm+" : "", network_.name);
   remotes_.resize(static_cast<size_t>(nranks_));
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_) remotes_[static_cast<size_t>(r)] = std::make_unique<Remote>();
@@ -173,7 +160,7 @@ Status RemoteTransport::meet(const Options& options) {
 }
 
 RemoteTransport::~RemoteTransport() {
-  if (getpid() != pid_) {  // a forked child: the parent's connections, and no poller thread
+  if (!made_here_) {  // a forked child: the parent's connections, and no poller thread
     if (poller_.joinable()) poller_.detach();
     keep_for_good();
     return;
@@ -184,16 +171,14 @@ RemoteTransport::~RemoteTransport() {
     wake_poller();
     poller_.join();
   }
-  if (wire_ != nullptr && !wire_->close(kCloseNs)) keep_for_good();
-  wire_.reset();
+  if (rails_ != nullptr && !rails_->close(monotonic_ns() + kCloseNs)) keep_for_good();
+  rails_.reset();
   fifos_.reset();
-  if (wake_fd_ >= 0) close(wake_fd_);
-  for (const auto& [at, bytes] : allocated_) munmap(at, bytes);
 }
 
-// The wire refers to the FIFOs' memory and to memory that devices send from.
+// The rails refer to the FIFOs' memory and to memory that devices send from.
 void RemoteTransport::keep_for_good() {
-  (void)wire_.release();
+  (void)rails_.release();
   (void)fifos_.release();
   (void)slots_.release();
   (void)new std::vector<std::shared_ptr<void>>(std::move(kept_));
@@ -209,9 +194,7 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
     std::vector<Rank> readers = readers_of(key);
     std::erase(readers, rank_);  // messages to itself stay here
     const std::lock_guard lock(mutex_);
-    auto opened = fifos_->open_writer(key, readers);
-    bytes_ = fifos_->bytes();
-    return opened;
+    return fifos_->open_writer(key, readers);
   }();
   if (made.ok()) return made;
   const Status why(made.status().code(),
@@ -228,7 +211,6 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
   {
     const std::lock_guard lock(mutex_);
     const auto made = fifos_->open_reader(key);
-    bytes_ = fifos_->bytes();
     if (key.writer != rank_) remotes_[static_cast<size_t>(key.writer)]->awaited = true;
     if (made.ok()) return *made;
     why = fmt::format("rank {} cannot make a connection from rank {}: {}", rank_, key.writer, made.status().message());
@@ -240,7 +222,7 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
 ZeroCopySend* RemoteTransport::zero_copy_sends(const ConnectionKey& key) {
   std::vector<Rank> readers = readers_of(key);
   std::erase(readers, rank_);
-  const bool may = std::all_of(readers.begin(), readers.end(), [this](Rank r) { return wire_->may_zero_copy(r); });
+  const bool may = std::all_of(readers.begin(), readers.end(), [this](Rank r) { return rails_->may_zero_copy(r); });
   if (is_local(key) || readers.empty() || !may) return nullptr;
   const std::lock_guard lock(mutex_);
   return fifos_->zero_copy_sends(key);
@@ -254,9 +236,9 @@ PostedReceive* RemoteTransport::posted_receive(const ConnectionKey& key) {
 
 void RemoteTransport::let_go() {
   const std::lock_guard lock(mutex_);
-  fifos_->carry(*wire_);  // other operations may still succeed
+  fifos_->carry(*rails_);  // other operations may still succeed
   fifos_->let_go();
-  if (!wire_->recall(kRecallQuietNs, kRecallNs))
+  if (!rails_->recall(kRecallQuietNs, monotonic_ns() + kRecallNs))
     std::fprintf(stderr, "rondo: rank %d: the network may still read buffers of a call that has failed\n", rank_);
 }
 
@@ -272,20 +254,20 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   const uint64_t now = monotonic_ns();
-  if (!may_connect && are_many() && !remote.awaited && !wire_->connected(r)) {
+  if (!may_connect && are_many() && !remote.awaited && !rails_->connected(r)) {
     if (!remote.mirror.ended()) return false;
   } else if (!remote.mirror.ended() && now - remote.pages_asked_ns > kAskPagesNs) {
     remote.pages_asked_ns = now;
     Header h;
     h.kind = MessageKind::kPagesAsked;
-    wire_->send_copy(r, h, nullptr, 0);
-    wire_->progress();
+    rails_->send_copy(r, h, nullptr, 0);
+    rails_->progress();
   }
   return remote.mirror.ended() || (remote.pages_came_ns != 0 && now - remote.pages_came_ns < kPagesHoldNs);
 }
 
 std::optional<PeersOnHost> RemoteTransport::local_peers() {
-  PeersOnHost m{local_.get(), here_};
+  PeersOnHost m{local_.get(), peers_here_.numbers()};
   for (Rank r = 0; r < nranks_ && local_ == nullptr; ++r) m.index[static_cast<size_t>(r)] = r == rank_ ? 0 : -1;
   return m;
 }
@@ -324,8 +306,8 @@ void RemoteTransport::receive_slots(const ConnectionKey& key, std::byte* data, s
 }
 
 void RemoteTransport::say_received(const ConnectionKey& key) {
-  wire_->send_copy(key.writer, header_of(MessageKind::kOpened, key, 0), nullptr, 0);
-  wire_->progress();
+  rails_->send_copy(key.writer, header_of(MessageKind::kOpened, key, 0), nullptr, 0);
+  rails_->progress();
 }
 
 bool RemoteTransport::is_received(const ConnectionKey& key, Rank reader) {
@@ -352,33 +334,12 @@ PairPage* RemoteTransport::pair_page(Rank r) {
   return fresh(r, true) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
 }
 
-// Ordinary memory, because no memory is accessible to all ranks.
-Expected<void*> RemoteTransport::alloc(uint64_t bytes) {
-  const uint64_t whole = round_up(std::max<uint64_t>(bytes, 1), 4096);
-  void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED)
-    return Status(StatusCode::kSystem,
-                  fmt::format("rank {}: mapping of {} MiB failed: {}", rank_, whole >> 20, strerror(errno)));
-  allocated_.emplace_back(at, whole);
-  return at;
-}
-
-Status RemoteTransport::free(void* ptr) {
-  const auto found = std::find_if(allocated_.begin(), allocated_.end(), [&](const auto& a) { return a.first == ptr; });
-  if (found == allocated_.end())
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
-  munmap(found->first, found->second);
-  allocated_.erase(found);
-  return {};
-}
-
 Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
   if (shares_memory(peer)) {
     const Status read = local_->pull(index_here(peer), address, offset_bytes, to, bytes);
     return read.ok() ? read : Status(read.code(), fmt::format("rank {}: on its host: {}", rank_, read.message()));
   }
-  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
+  return Transport::pull(peer, address, offset_bytes, to, bytes);
 }
 
 }  // namespace rondo::net

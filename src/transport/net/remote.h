@@ -16,8 +16,6 @@
 // until its peers have everything it sent them (5 s at most). Thread safety: as Transport.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -25,13 +23,15 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/forks.h"
 #include "base/thread.h"
 #include "bootstrap/bootstrap.h"
 #include "rondo/host_layout.h"
 #include "transport/net/proxy_slots.h"
+#include "transport/net/rail_set.h"
 #include "transport/net/remote_fifo.h"
 #include "transport/net/status_page_copy.h"
-#include "transport/net/wire.h"
+#include "transport/private_blocks.h"
 #include "transport/proxy.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
@@ -43,7 +43,7 @@ constexpr uint64_t kMs = 1'000'000;  // ns
 class RemoteTransport final : public Transport, private Sink, private Proxy {
  public:
   struct Options {
-    Net net = Net::kTcp;
+    const Network* network;  // between hosts
     bool alone = false;      // ranks of one host use it too
     bool encrypted = false;  // all data on the network
     std::string rails = {};  // this rank's network devices, comma-separated; empty: any
@@ -54,9 +54,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
                                                            Bootstrap& bootstrap, LocalPeers& here);
   ~RemoteTransport() override;
-  std::string_view name() const override {
-    return net_ == Net::kUcx ? (local_ != nullptr ? "shm+ucx" : "ucx") : local_ != nullptr ? "shm+tcp" : "tcp";
-  }
+  std::string_view name() const override { return name_; }
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
@@ -79,15 +77,11 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
   std::optional<PeerLoss> find_lost() override;
-  Expected<void*> alloc(uint64_t bytes) override;
-  Status free(void* ptr) override;
-  bool may_be_direct() const override { return false; }
-  bool can_pull() const override { return false; }
-  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
-  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
+  // Ordinary memory, because no memory is accessible to all ranks.
+  Expected<void*> alloc(uint64_t bytes) override { return blocks_.alloc(bytes); }
+  Status free(void* ptr) override { return blocks_.free(ptr); }
   Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
-  uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
   uint64_t agreed_id() const override { return session_; }
   MessageLimits message_limits() const override { return {.longest_bytes = fifos_->longest_message_bytes()}; }
   bool needs_progress() const override { return true; }
@@ -120,35 +114,30 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
     Status failure;  // reported when it departed
     StatusPageCopy mirror;
   };
-  RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here);
+  RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap, LocalPeers& here);
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
-  int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
-  // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
+  int index_here(Rank r) const { return peers_here_.numbers()[static_cast<size_t>(r)]; }
+  // Too many ranks to connect to all of them.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;
   bool is_local(const ConnectionKey& key) const;
   ConnectionKey local_key(const ConnectionKey& key) const;
   void raise(Rank by, const std::string& reason);
+  void hear_of_aborts();
   // Under the lock:
   void take_abort(Rank by, std::string reason);
-  void take_disagreement(Bootstrap::Announcement events);
-  void tell_abort();
-  void hear_of_aborts();
-  Status strange(const Header& h) const;
-  Status unreadable(const Header& h, size_t bytes) const;
+  bool note_end(Rank r, std::string_view bytes);
   bool carry();
   bool move();
   bool answer_leavers();
   bool fresh(Rank r, bool may_connect);
-  bool note_end(Rank r, const std::byte* bytes, size_t num_bytes);
   void leave();
   void keep_for_good();
   void poll_loop();
   void wake_poller();
   ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
-  bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
   void fail_here(const Status& why) override;
 
@@ -157,30 +146,26 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   const HostLayout hosts_;
   Bootstrap& bootstrap_;
   LocalPeers& peers_here_;
-  const Net net_;
-  int num_here_ = 0;
-  std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
+  const Network& network_;
+  std::string name_;  // "shm+tcp"
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
   StatusPage own_page_{};
   PairPage own_pair_page_{};
 
-  std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
+  std::mutex mutex_;  // guards the rails, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<ProxySlots> slots_;
   std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
-  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<RailSet> rails_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
-  bool abort_untold_ = false;                     // raised by this rank while handling a message
   std::string reason_;                            // of the abort
-  std::optional<Bootstrap::Announcement> disagreement_;  // found or received by this rank
   Status failure_;                                // of this rank's communicator
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
   uint64_t session_ = 0;  // identifies the communicator
-  const pid_t pid_ = getpid();
-  std::atomic<uint64_t> bytes_ = 0;
-  std::vector<std::pair<void*, uint64_t>> allocated_;
+  const MadeHere made_here_;
+  PrivateBlocks blocks_;
   std::vector<std::shared_ptr<void>> kept_;
 
   std::atomic<bool> driven_ = false;    // a driver calls progress()
@@ -188,7 +173,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::atomic<bool> listens_ = false;   // the poller waits for network events; set under the lock
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
-  int wake_fd_ = -1;
+  Fd wake_;  // eventfd
   Thread poller_;
 };
 

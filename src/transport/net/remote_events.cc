@@ -1,4 +1,4 @@
-// RemoteTransport's membership events, sent and received: aborts, departures, losses and disagreements.
+// RemoteTransport's membership events: aborts, departures, losses and disagreements. The Bootstrap carries them.
 #include <fmt/format.h>
 
 #include <vector>
@@ -15,31 +15,26 @@ constexpr uint64_t kLossNs = 300 * kMs;
 
 }  // namespace
 
-// The first abort that a rank receives is the one that counts for it.
+// The first abort that a rank receives is the one that counts for it. All ranks get this rank's.
 void RemoteTransport::take_abort(Rank by, std::string reason) {
   int nobody = -1;
-  if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
-}
-
-void RemoteTransport::tell_abort() {
-  Header h;
-  h.kind = MessageKind::kAbort;
-  const bool many = are_many();
-  if (many) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
-  for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
-      wire_->send_copy(r, h, reason_.data(), reason_.size());
+  if (!aborted_by_.compare_exchange_strong(nobody, by)) return;
+  reason_ = std::move(reason);
+  if (by == rank_) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
+  ring(*bell(rank_));
 }
 
 void RemoteTransport::raise(Rank by, const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    take_abort(by, reason);
-    if (by == rank_ && aborted_by_ == rank_) tell_abort();
-    wire_->progress();
-  }
-  ring(*bell(rank_));
-  wake_poller();
+  const std::lock_guard lock(mutex_);
+  take_abort(by, reason);
+}
+
+void RemoteTransport::hear_of_aborts() {
+  if (aborted_by_ >= 0) return;
+  auto heard = bootstrap_.announced(Bootstrap::Topic::kAbort);
+  if (!heard) return;
+  const std::lock_guard lock(mutex_);
+  take_abort(heard->by, std::move(heard->text));
 }
 
 std::optional<Rank> RemoteTransport::aborted_by() {
@@ -67,20 +62,18 @@ bool RemoteTransport::departed(Rank r) {
   }
   const auto note = bootstrap_.parting_note(r);
   if (!note) return false;
+  hear_of_aborts();  // it may be the reason
   const std::lock_guard lock(mutex_);
-  note_end(r, reinterpret_cast<const std::byte*>(note->data()), note->size());
+  note_end(r, *note);
   return true;
 }
 
 // False: not a note.
-bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
-  auto decoded = decode<PartingNote>({reinterpret_cast<const char*>(bytes), num_bytes});
+bool RemoteTransport::note_end(Rank r, std::string_view bytes) {
+  auto decoded = decode<PartingNote>(bytes);
   if (!decoded) return false;
   PartingNote& note = *decoded;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
-  if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
-  if (note.differ_by >= 0 && note.differ_by < nranks_)
-    take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
   if (note.failure_code != 0)
     remotes_[static_cast<size_t>(r)]->failure = status_from_peer(note.failure_code, note.failure);
   return true;
@@ -98,45 +91,24 @@ Status RemoteTransport::parting_failure(Rank r) {
   return remotes_[static_cast<size_t>(r)]->failure;
 }
 
-void RemoteTransport::hear_of_aborts() {
-  if (!are_many() || aborted_by_ >= 0) return;
-  if (auto events = bootstrap_.announced(Bootstrap::Topic::kAbort)) {
-    {
-      const std::lock_guard lock(mutex_);
-      take_abort(events->by, std::move(events->text));
-    }
-    ring(*bell(rank_));
-  }
-}
-
-// The earliest one counts, and for one operation the first.
-void RemoteTransport::take_disagreement(Bootstrap::Announcement events) {
-  if (!disagreement_ || events.place < disagreement_->place) disagreement_ = std::move(events);
-}
-
-// With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
-  if (are_many()) bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
-  const std::lock_guard lock(mutex_);
-  take_disagreement({rank_, sequence, std::string(text)});
+  bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
 }
 
 std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
-  auto events = are_many() ? bootstrap_.announced(Bootstrap::Topic::kDisagreement) : std::nullopt;
-  const std::lock_guard lock(mutex_);
-  if (events) take_disagreement(std::move(*events));
-  if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
-  return fmt::format("rank {} says: {}", disagreement_->by, disagreement_->text);
+  const auto told = bootstrap_.announced(Bootstrap::Topic::kDisagreement);
+  if (!told || told->place > sequence) return std::nullopt;
+  return fmt::format("rank {} says: {}", told->by, told->text);
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {
-  auto lost = bootstrap_.find_lost();  // also reads events about aborts
+  auto lost = bootstrap_.find_lost();  // also receives announcements
   hear_of_aborts();
   if (lost) return PeerLoss{lost->rank, std::move(lost->how)};
   std::vector<PeerLoss> losses;
   {
     const std::lock_guard lock(mutex_);
-    losses = wire_->losses(monotonic_ns() - kLossNs);
+    losses = rails_->losses(monotonic_ns() - kLossNs);
   }
   for (PeerLoss& l : losses)
     if (!departed(l.rank)) return std::move(l);

@@ -6,14 +6,12 @@
 #include <cstring>
 #include <utility>
 
-#include "base/round_up.h"
 #include "protocol/memory.h"
 #include "rondo/schedule.h"
 
 namespace rondo::net {
 namespace {
 
-constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once
 constexpr uint32_t kMostLines = 16;               // in one message
 
 uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
@@ -36,17 +34,14 @@ Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step) {
 }
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
-  const bool data = use == StagingPool::Use::kData;
-  StagingPool::Range& rest = data ? data_ : small_;
-  bytes = round_up(bytes, 64);
-  if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(rest, pool_->take(data ? bytes : std::max(bytes, kSmallChunkBytes), use));
-    taken_.push_back(rest);
-  }
+  RONDO_TRY_ASSIGN(const uint64_t offset,
+                   cutter_.cut(use, bytes, [&](uint64_t range_bytes) -> Expected<StagingPool::Range> {
+                     RONDO_TRY_ASSIGN(const StagingPool::Range taken, pool_->take(range_bytes, use));
+                     taken_.push_back(taken);
+                     return taken;
+                   }));
   RONDO_TRY_ASSIGN(std::byte * base, pool_->base());
-  rest.bytes -= bytes;
-  bytes_ += bytes;
-  return base + std::exchange(rest.offset, rest.offset + bytes);
+  return base + offset;
 }
 
 Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_counters) {
@@ -57,7 +52,7 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
   v.lines = reinterpret_cast<HeaderLine*>(small);
   v.counters = reinterpret_cast<ReadCounter*>(small + lines);
   if (!key.inline_only) {
-    v.data_bytes = std::max(layout_.data_bytes(), (kRingMessages + 1) * longest_message_bytes_);
+    v.data_bytes = layout_.data_bytes();
     RONDO_TRY_ASSIGN(v.data, carve(StagingPool::Use::kData, v.data_bytes));
   }
   return v;
@@ -85,7 +80,6 @@ void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const Fifo
   o.view = view;
   o.zero_copy_sends = zero_copy_sends;
   if (!key.inline_only) o.headers.resize(view.num_lines);
-  if (zero_copy_sends != nullptr) o.zero_copy.resize(view.num_lines);
   by_reader_[pack(key, reader)] = &o;
 }
 
@@ -132,7 +126,7 @@ PostedReceive* RemoteFifos::posted_receive(const ConnectionKey& key) {
   return found == replicas_.end() || key.inline_only ? nullptr : &found->second->posted_receive;
 }
 
-bool RemoteFifos::carry_lines(SendState& o, Wire& wire) {
+bool RemoteFifos::carry_lines(SendState& o, RailSet& rails) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const uint32_t first = line_of(o.view, o.step);
@@ -141,7 +135,7 @@ bool RemoteFifos::carry_lines(SendState& o, Wire& wire) {
     while (n < most && posted(o.view, o.step + n)) ++n;
     Header h = header_of(MessageKind::kLines, o.key, o.step);
     h.num_lines = static_cast<uint16_t>(n);
-    wire.send_copy(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
+    rails.send_copy(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
     o.step += n;
     sent_[static_cast<size_t>(o.reader)] += n;
     any = true;
@@ -149,26 +143,21 @@ bool RemoteFifos::carry_lines(SendState& o, Wire& wire) {
   return any;
 }
 
-bool RemoteFifos::carry_data(SendState& o, Wire& wire) {
+bool RemoteFifos::carry_data(SendState& o, RailSet& rails) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
-    ZeroCopy* zero_copy = nullptr;
-    const std::byte* zero_copy_data = nullptr;
-    if (o.zero_copy_sends != nullptr) {
-      zero_copy = &o.zero_copy[line_of(o.view, o.step)];
-      zero_copy->zero_copy_send = &o.zero_copy_sends[line_of(o.view, o.step)];
-      zero_copy_data = zero_copy->zero_copy_send->data(o.step);
-    }
+    ZeroCopySend* zero_copy = o.zero_copy_sends != nullptr ? &o.zero_copy_sends[line_of(o.view, o.step)] : nullptr;
+    const std::byte* zero_copy_data = zero_copy != nullptr ? zero_copy->data(o.step) : nullptr;
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
     h.header = header_of(MessageKind::kData, o.key, o.step);
-    h.header.session = wire.session();
+    h.header.session = rails.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
-    if (zero_copy_data != nullptr) wire.send(o.reader, h, zero_copy_data, place.bytes, zero_copy);
-    else wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
+    if (zero_copy_data != nullptr) rails.send(o.reader, h, zero_copy_data, place.bytes, zero_copy);
+    else rails.send(o.reader, h, o.view.data + place.offset, place.bytes);
     ++o.step;
     ++sent_[static_cast<size_t>(o.reader)];
     any = true;
@@ -176,14 +165,14 @@ bool RemoteFifos::carry_data(SendState& o, Wire& wire) {
   return any;
 }
 
-bool RemoteFifos::carry(Wire& wire) {
-  bool any = tell_in_time(wire);
-  for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, wire) : carry_data(*o, wire);
+bool RemoteFifos::carry(RailSet& rails) {
+  bool any = tell_in_time(rails);
+  for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, rails) : carry_data(*o, rails);
   return any;
 }
 
-void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
-  wire.send_copy(r.key.writer, header_of(MessageKind::kCredit, r.key, read), nullptr, 0);
+void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
+  rails.send_copy(r.key.writer, header_of(MessageKind::kCredit, r.key, read), nullptr, 0);
   r.told = read;
 }
 
@@ -191,7 +180,7 @@ void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
 // themselves if messages are long. For short messages a credit costs as much as a message: after half of the lines. At
 // once if a message takes so much of the ring that writer and reader should reuse the same part, which is in their
 // caches.
-bool RemoteFifos::tell_in_time(Wire& wire) {
+bool RemoteFifos::tell_in_time(RailSet& rails) {
   constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
@@ -202,18 +191,18 @@ bool RemoteFifos::tell_in_time(Wire& wire) {
     const bool soon = r->last_bytes >= kLongBytes || has_data_for_[static_cast<size_t>(r->key.writer)];
     const bool at_once = r->last_bytes >= kRestartBytes && !r->lands;
     if (read - r->told < (at_once ? 1 : r->view.num_lines / (soon ? 4 : 2))) continue;
-    tell(*r, read, wire);
+    tell(*r, read, rails);
     any = true;
   }
   return any;
 }
 
-bool RemoteFifos::tell(Wire& wire) {
+bool RemoteFifos::tell(RailSet& rails) {
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
     if (read == r->told) continue;
-    tell(*r, read, wire);
+    tell(*r, read, rails);
     any = true;
   }
   return any;
@@ -223,60 +212,34 @@ bool RemoteFifos::has_unsent() const {
   return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& o) { return posted(o->view, o->step); });
 }
 
-Expected<std::byte*> RemoteFifos::place_in(const Replica& r, const Header& header, const HeaderLine& line,
-                                           size_t bytes) const {
-  DataPlace at;
-  std::memcpy(&at, line.payload, sizeof at);
-  if (at.bytes != bytes || at.offset > r.view.data_bytes || bytes > r.view.data_bytes - at.offset)
-    return impossible(header, bytes);
-  return r.view.data + at.offset;
-}
-
 Expected<ReceiveTarget> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes,
                                            MayLand may_land) {
-  if (header.inline_only != 0) return impossible(header, bytes);
-  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
-  RONDO_TRY_ASSIGN(std::byte * in_ring, place_in(*r, header, line, bytes));
-  const bool landed_before = r->lands;
-  r->lands = may_land != MayLand::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
-  if (r->lands) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};
-  if (!landed_before || let_go_ || may_land != MayLand::kSoon) return ReceiveTarget{in_ring};
-  r->lands = true;  // the next attempt may use it
-  return ReceiveTarget{nullptr, nullptr, true};
-}
-
-Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
-  if (header.inline_only != 0) return impossible(header, bytes);
-  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
-  RONDO_TRY_ASSIGN(std::byte * to, place_in(*r, header, line, bytes));
-  const bool landed = !let_go_ && r->posted_receive.put(data, bytes, line.flag);
-  if (!landed && data != to) std::memcpy(to, data, bytes);
-  return {};
-}
-
-Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
-                                                   rank_, h.from, static_cast<int>(h.kind), bytes));
+  if (header.inline_only != 0) return malformed(rank_, header, bytes);
+  RONDO_TRY_ASSIGN(Replica * r, replica(key_of(header, header.from, rank_)));
+  DataPlace at;
+  std::memcpy(&at, line.payload, sizeof at);
+  if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
+    return malformed(rank_, header, bytes);
+  const bool lands = may_land != MayLand::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
+  // The reader of a message that waits is about to post: the next attempt may find its receive.
+  const bool waits = may_land == MayLand::kSoon && r->lands && !lands && !let_go_;
+  if (may_land != MayLand::kComplete) r->lands = lands || waits;
+  if (lands) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};
+  return waits ? ReceiveTarget{.later = true} : ReceiveTarget{r->view.data + at.offset};
 }
 
 Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   if (header.kind == MessageKind::kCredit) {
-    const ConnectionKey key{rank_,
-                            header.group == 0 ? header.from : -1,
-                            header.tag,
-                            header.group,
-                            header.inline_only != 0,
-                            static_cast<uint8_t>(header.channel)};
-    const auto found = by_reader_.find(pack(key, header.from));
-    if (found == by_reader_.end()) return impossible(header, bytes);
+    const auto found = by_reader_.find(pack(key_of(header, rank_, header.from), header.from));
+    if (found == by_reader_.end()) return malformed(rank_, header, bytes);
     uint64_t& steps = found->second->view.counters[found->second->counter()].steps;
     const uint64_t before = HostMem::load_relaxed(&steps);
     if (header.step <= before) return {};  // a later credit came first
-    if (header.step - before > found->second->view.num_lines) return impossible(header, bytes);
+    if (header.step - before > found->second->view.num_lines) return malformed(rank_, header, bytes);
     HostMem::store_release(&steps, header.step);
     return {};
   }
-  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
+  RONDO_TRY_ASSIGN(Replica * r, replica(key_of(header, header.from, rank_)));
   const FifoView& v = r->view;
   auto store = [&](const std::byte* from, uint64_t step) {
     HeaderLine& to = v.lines[line_of(v, step)];
@@ -286,7 +249,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     HostMem::store_release(&to.flag, flag);
   };
   if (header.kind == MessageKind::kData) {
-    if (line == nullptr || header.inline_only != 0 || bytes == 0) return impossible(header, bytes);
+    if (line == nullptr || header.inline_only != 0 || bytes == 0) return malformed(rank_, header, bytes);
     r->last_bytes = bytes;
     store(reinterpret_cast<const std::byte*>(line), header.step);
     ++received_[static_cast<size_t>(header.from)];
@@ -294,7 +257,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
   }
   const uint32_t n = header.num_lines;
   if (header.inline_only == 0 || n == 0 || n > v.num_lines || bytes != sizeof(HeaderLine) * n)
-    return impossible(header, bytes);
+    return malformed(rank_, header, bytes);
   for (uint32_t i = 0; i < n; ++i) store(data + sizeof(HeaderLine) * i, header.step + i);
   received_[static_cast<size_t>(header.from)] += n;
   return {};

@@ -28,7 +28,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "transport/net/wire.h"
+#include "transport/net/rail_set.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
 #include "transport/transport.h"
@@ -42,6 +42,10 @@ constexpr uint64_t pack(const ConnectionKey& k, Rank other) {
 }
 /// The header of a message of this connection.
 Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step);
+/// The connection from `writer` to `reader` that a message belongs to.
+inline ConnectionKey key_of(const Header& h, Rank writer, Rank reader) {
+  return {writer, h.group == 0 ? reader : -1, h.tag, h.group, h.inline_only != 0, static_cast<uint8_t>(h.channel)};
+}
 
 class RemoteFifos {
  public:
@@ -53,14 +57,14 @@ class RemoteFifos {
         sent_(static_cast<size_t>(nranks)),
         received_(static_cast<size_t>(nranks)),
         has_data_for_(static_cast<size_t>(nranks)) {}
-  /// The wire must be at rest: its messages refer to this object.
+  /// The rails must be closed: its messages refer to this object.
   ~RemoteFifos() { pool_->give_back(taken_); }
   RemoteFifos(const RemoteFifos&) = delete;
   RemoteFifos& operator=(const RemoteFifos&) = delete;
 
-  uint32_t longest_message_bytes() const { return longest_message_bytes_; }
+  uint32_t longest_message_bytes() const { return layout_.longest_message_bytes; }
   /// Equal on all ranks; before the first connection.
-  void set_longest_message(uint32_t bytes) { longest_message_bytes_ = bytes; }
+  void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. To itself: the writing FIFO, once it exists.
@@ -77,16 +81,14 @@ class RemoteFifos {
   void let_go() { let_go_ = true; }
 
   /// Sends new messages and credits; true if there were any.
-  bool carry(Wire& wire);
+  bool carry(RailSet& rails);
   /// Sends all pending credits; true if there were any.
-  bool tell(Wire& wire);
+  bool tell(RailSet& rails);
   /// True when carry() would send.
   bool has_unsent() const;
 
   /// The destination of a kData message. Errors: as arrived().
   Expected<ReceiveTarget> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
-  /// Stores the data there, or in the posted receive.
-  Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
   /// For kLines, kData, kCredit. Errors: the pool's, if a replica cannot be made; kInternal for an invalid message.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
@@ -95,7 +97,6 @@ class RemoteFifos {
   void count_sent(Rank to) { ++sent_[static_cast<size_t>(to)]; }
   void count_received(Rank from) { ++received_[static_cast<size_t>(from)]; }
   uint64_t received(Rank from) const { return received_[static_cast<size_t>(from)]; }
-  uint64_t bytes() const { return bytes_; }
 
  private:
   struct SendState {  // to one reader
@@ -105,7 +106,6 @@ class RemoteFifos {
     uint64_t step = 0;                // the next to be sent
     std::vector<DataHeader> headers;  // by line; must stay until they are sent
     ZeroCopySend* zero_copy_sends = nullptr;  // by line; shared by a multicast's readers. nullptr: only the ring
-    std::vector<ZeroCopy> zero_copy;          // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {
@@ -113,31 +113,24 @@ class RemoteFifos {
     FifoView view;
     uint64_t told = 0;        // steps already reported to the writer as read
     uint64_t last_bytes = 0;  // of data
-    bool lands = false;       // the last placed message used a posted receive
+    bool lands = false;       // the last message that was placed before it was complete used a posted receive
     PostedReceive posted_receive;
   };
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, ZeroCopySend* zero_copy_sends);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Expected<Replica*> replica(const ConnectionKey& key);
-  Status impossible(const Header& h, size_t bytes) const;
-  ConnectionKey key_from(const Header& h) const {
-    return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0, static_cast<uint8_t>(h.channel)};
-  }
-  Expected<std::byte*> place_in(const Replica& r, const Header& header, const HeaderLine& line, size_t bytes) const;
-  bool tell_in_time(Wire& wire);
-  void tell(Replica& r, uint64_t read, Wire& wire);
-  bool carry_lines(SendState& o, Wire& wire);
-  bool carry_data(SendState& o, Wire& wire);
+  bool tell_in_time(RailSet& rails);
+  void tell(Replica& r, uint64_t read, RailSet& rails);
+  bool carry_lines(SendState& o, RailSet& rails);
+  bool carry_data(SendState& o, RailSet& rails);
 
   const Rank rank_;
   const int nranks_;
-  const SegmentLayout layout_;
-  uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
+  SegmentLayout layout_;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
-  StagingPool::Range small_, data_;
-  uint64_t bytes_ = 0;
+  RangeCutter cutter_;
   bool let_go_ = false;
   std::vector<std::unique_ptr<SendState>> outgoing_;
   std::unordered_map<uint64_t, std::vector<ZeroCopySend>> zero_copy_sends_;  // by packed key

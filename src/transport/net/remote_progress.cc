@@ -16,7 +16,7 @@ namespace rondo::net {
 namespace {
 
 constexpr uint64_t kLeaveNs = 5000 * kMs;     // for the peers to get everything from a departing rank
-constexpr uint64_t kLastWordsNs = 200 * kMs;  // for an abort to be sent
+constexpr uint64_t kHearNs = 20 * kMs;        // interval at which the poller receives the Bootstrap's announcements
 constexpr uint32_t kIdlePasses = 1024;        // then the peers get credits for all messages read
 constexpr int kMovesAtOnce = 64;
 constexpr int kGiveWayMs = 2;  // interval of the poller's checks for a driver
@@ -27,19 +27,18 @@ constexpr auto kNap = std::chrono::microseconds(20);
 }  // namespace
 
 bool RemoteTransport::carry() {
-  bool any = fifos_->carry(*wire_);
+  bool any = fifos_->carry(*rails_);
   // A rank that gives up sets all flags to release its streams; these flags announce no data.
-  if (aborted_by_.load(std::memory_order_acquire) < 0) any |= slots_->carry(*wire_);
+  if (aborted_by_.load(std::memory_order_acquire) < 0) any |= slots_->carry(*rails_);
   return any;
 }
 
 bool RemoteTransport::move() {
   bool moved = carry();
-  moved |= wire_->progress();
+  moved |= rails_->progress();
   moved |= answer_leavers();
-  if (std::exchange(abort_untold_, false)) tell_abort();
   if (moved) idle_passes_ = 0;
-  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*wire_);
+  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*rails_);
   return moved;
 }
 
@@ -57,99 +56,58 @@ void RemoteTransport::rest() {
   bool something_left = true;
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
     carry();
-    wire_->push();
+    rails_->push();
     answer_leavers();
-    if (std::exchange(abort_untold_, false)) tell_abort();
     // The poller looks again by itself, unless it waits for the network, which does not report bytes that were already
     // read.
-    if (listens_ && wire_->has_unread()) wake_poller();
-    something_left = wire_->pending() != 0 || fifos_->has_unsent();
+    if (listens_ && rails_->has_unread()) wake_poller();
+    something_left = rails_->is_pending() || fifos_->has_unsent();
   }
   if (something_left) wake_poller();
 }
 
 ReceiveTarget RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
-  if (header.kind == MessageKind::kSlot) {
-    std::byte* const to = slots_->place(header, bytes);
-    if (to == nullptr) fail_here(strange(header));
-    return {to};
-  }
-  const auto at = fifos_->place(header, line, bytes, may_land);
+  const auto at =
+      header.kind == MessageKind::kSlot ? slots_->place(header, bytes) : fifos_->place(header, line, bytes, may_land);
   if (at.ok()) return *at;
   fail_here(at.status());
   return {};
 }
 
-bool RemoteTransport::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
-  if (header.kind == MessageKind::kSlot) {
-    std::byte* const to = slots_->place(header, bytes);
-    if (to == nullptr) fail_here(strange(header));
-    else if (data != to) std::memcpy(to, data, bytes);
-    return to != nullptr;
-  }
-  const Status s = fifos_->put(header, line, data, bytes);
-  if (!s.ok()) fail_here(s);
-  return s.ok();
-}
-
-Status RemoteTransport::unreadable(const Header& h, size_t bytes) const {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
-                                                   rank_, h.from, static_cast<int>(h.kind), bytes));
-}
-
-Status RemoteTransport::strange(const Header& h) const {
-  return Status(StatusCode::kInternal,
-                fmt::format("rank {}: rank {} sends to a slot that does not exist (tag {}, slot {})", rank_, h.from,
-                            h.tag, h.step));
-}
-
 // An unreadable message: this rank aborts, and the others get the reason.
-void RemoteTransport::fail_here(const Status& why) {
-  if (aborted_by_ >= 0) return;
-  take_abort(rank_, std::string(why.message()));
-  abort_untold_ = true;
-  ring(*bell(rank_));
-}
+void RemoteTransport::fail_here(const Status& why) { take_abort(rank_, std::string(why.message())); }
 
 void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   Remote& remote = *remotes_[static_cast<size_t>(header.from)];
+  Status s;
   switch (header.kind) {
     case MessageKind::kLines:
     case MessageKind::kData: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
-    case MessageKind::kCredit:
-      if (const Status s = fifos_->arrived(header, line, data, bytes); !s.ok()) fail_here(s);
-      break;
-    case MessageKind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
+    case MessageKind::kCredit: s = fifos_->arrived(header, line, data, bytes); break;
     case MessageKind::kLeaving:
-      if (!note_end(header.from, data, bytes)) fail_here(unreadable(header, bytes));
+      if (!note_end(header.from, {reinterpret_cast<const char*>(data), bytes})) s = malformed(rank_, header, bytes);
       remote.will_have_sent = header.step;
       remote.leaving = true;
       break;
     case MessageKind::kLeft: remote.has_all = true; break;
     case MessageKind::kPagesAsked: {
-      const bool shared = local_ != nullptr;
-      const std::string both = StatusPageCopy::encode(shared ? *local_->page(index_here(rank_)) : own_page_,
-                                                      shared ? *local_->pair_page(index_here(rank_)) : own_pair_page_);
+      const std::string both = encode_pages(*page(rank_), *pair_page(rank_));
       Header h;
       h.kind = MessageKind::kPages;
-      wire_->send_copy(header.from, h, both.data(), both.size());
+      rails_->send_copy(header.from, h, both.data(), both.size());
       break;
     }
-    case MessageKind::kOpened:
-      received_.insert(pack({rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
-                             header.inline_only != 0, static_cast<uint8_t>(header.channel)},
-                            header.from));
-      break;
+    case MessageKind::kOpened: received_.insert(pack(key_of(header, rank_, header.from), header.from)); break;
     case MessageKind::kSlot: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
-    case MessageKind::kSlotEmpty:
-      if (!slots_->arrived(header)) fail_here(strange(header));
-      break;
+    case MessageKind::kSlotEmpty: s = slots_->arrived(header); break;
     case MessageKind::kPages:
-      if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.pages_came_ns = monotonic_ns();
-      else fail_here(unreadable(header, bytes));
+      if (remote.mirror.store({reinterpret_cast<const char*>(data), bytes}, index_here(header.from) >= 0))
+        remote.pages_came_ns = monotonic_ns();
+      else s = malformed(rank_, header, bytes);
       break;
-    default: fail_here(unreadable(header, bytes));
+    default: s = malformed(rank_, header, bytes);
   }
+  if (!s.ok()) fail_here(s);
   ring(*bell(rank_));
 }
 
@@ -163,16 +121,15 @@ bool RemoteTransport::answer_leavers() {
     remote->departed.store(true, std::memory_order_release);
     Header h;
     h.kind = MessageKind::kLeft;
-    wire_->send_copy(r, h, nullptr, 0);
+    rails_->send_copy(r, h, nullptr, 0);
     any = true;
   }
   return any;
 }
 
-// The peers that this rank has exchanged messages with get everything it has sent. After an abort, only the abort.
+// The peers that this rank has exchanged messages with get everything it has sent, except after an abort.
 void RemoteTransport::leave() {
   const uint64_t since = monotonic_ns();
-  const bool aborted = aborted_by_ >= 0;
   std::vector<Rank> waiting;
   PartingNote note;
   {
@@ -180,52 +137,44 @@ void RemoteTransport::leave() {
     const std::lock_guard lock(mutex_);
     note.posted = mine.last_posted();
     note.finished = mine.last_finished();
-    note.aborted_by = aborted_by_;
-    note.reason = reason_.substr(0, PartingNote::kMostTextBytes);
-    if (disagreement_) {
-      note.differ_by = disagreement_->by;
-      note.differ_place = disagreement_->place;
-      note.difference = disagreement_->text.substr(0, PartingNote::kMostTextBytes);
-    }
     note.failure_code = static_cast<uint8_t>(failure_.code());
     note.failure = failure_.message().substr(0, PartingNote::kMostFailureBytes);
     const std::string bytes = encode(note);
     bootstrap_.part(bytes);
-    fifos_->carry(*wire_);
-    if (!aborted) slots_->carry(*wire_);
-    for (Rank r = 0; r < nranks_ && !aborted; ++r) {
+    if (aborted_by_ >= 0) return;
+    carry();
+    for (Rank r = 0; r < nranks_; ++r) {
       if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
-      if (!wire_->connected(r) && fifos_->received(r) == 0) continue;
+      if (!rails_->connected(r) && fifos_->received(r) == 0) continue;
       Header h;
       h.kind = MessageKind::kLeaving;
       h.step = fifos_->sent(r);
-      wire_->send_copy(r, h, bytes.data(), bytes.size());
+      rails_->send_copy(r, h, bytes.data(), bytes.size());
       waiting.push_back(r);
     }
   }
-  const uint64_t limit = aborted ? kLastWordsNs : kLeaveNs;
   for (uint32_t pass = 0;; ++pass) {
     bool moved = false, out = false;
     {
       const std::lock_guard lock(mutex_);
       moved = move();
-      out = wire_->pending() == 0 && wire_->flush();
+      out = !rails_->is_pending() && rails_->flush();
       // A rank that departed earlier needs nothing more, and a lost rank cannot answer.
-      std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || wire_->lost(r); });
+      std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || rails_->lost(r); });
     }
     if (pass % 64 == 0 && !waiting.empty()) {
       const auto lost = bootstrap_.find_lost();
       std::erase_if(waiting,
                     [&](Rank r) { return (lost && lost->rank == r) || bootstrap_.parting_note(r).has_value(); });
     }
-    if ((waiting.empty() && out) || monotonic_ns() - since > limit) return;
+    if ((waiting.empty() && out) || monotonic_ns() - since > kLeaveNs) return;
     if (!moved) sched_yield();
   }
 }
 
 void RemoteTransport::wake_poller() {
   const uint64_t one = 1;
-  (void)!write(wake_fd_, &one, sizeof one);
+  (void)!write(wake_.get(), &one, sizeof one);
 }
 
 // Listens while there is no driver. A driver is detected by its passes: one that stops without notice is not waited
@@ -234,24 +183,29 @@ void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
   int busy = 0, idle = 0;
-  pollfd fds[2] = {{wake_fd_, POLLIN, 0}, {wire_->event_fd(), POLLIN, 0}};
+  uint64_t heard_ns = 0;
+  pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {rails_->event_fd(), POLLIN, 0}};
   while (!stop_) {
     uint64_t woken;
-    (void)!read(wake_fd_, &woken, sizeof woken);
+    (void)!read(wake_.get(), &woken, sizeof woken);
+    if (const uint64_t now = monotonic_ns(); now - heard_ns > kHearNs) {
+      heard_ns = now;
+      (void)bootstrap_.find_lost();
+      hear_of_aborts();
+    }
     if (const uint32_t now = passes_; driven_ && now != seen) {
       seen = now;
       ::poll(fds, 1, kGiveWayMs);
       continue;
     }
-    hear_of_aborts();
     bool quiet = false, moved = false;
     const bool attended = attended_.load(std::memory_order_acquire);  // before the last look at the devices' posts
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
       // Other threads need the lock too.
       int moves = 0;
-      while (moves < kMovesAtOnce && (move() || fifos_->tell(*wire_))) ++moves;
+      while (moves < kMovesAtOnce && (move() || fifos_->tell(*rails_))) ++moves;
       moved = moves != 0;
-      quiet = moves < kMovesAtOnce && wire_->arm();
+      quiet = moves < kMovesAtOnce && rails_->arm();
       listens_ = quiet && !attended;
     }
     // A network on a dead link can stay busy without moving data.

@@ -1,9 +1,10 @@
 #include "transport/net/status_page_copy.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
-#include <string_view>
 
 #include "protocol/spin.h"
 
@@ -13,67 +14,54 @@ namespace {
 uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
 void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_release); }
 
-// Copies word by word, because the owner continues to write.
-template <class T>
-void copy_words(T& from, T* to) {
-  static_assert(sizeof(T) % 8 == 0);
-  auto* words = reinterpret_cast<uint64_t*>(&from);
-  for (size_t i = 0; i < sizeof(T) / 8; ++i) {
-    const uint64_t w = load(words[i]);
-    std::memcpy(reinterpret_cast<std::byte*>(to) + 8 * i, &w, 8);
+// Copies a page while its owner writes to `from` and others read `to`. The number of a record, its first word, is 0
+// while the rest changes. A record that its owner was writing is left out. The numbers before the records, such as
+// `posted`, are read first and stored last: a record that they count is there.
+template <class Page>
+void copy_page(Page& from, Page& to) {
+  auto* source = reinterpret_cast<uint64_t*>(&from);
+  auto* target = reinterpret_cast<uint64_t*>(&to);
+  constexpr size_t kHead = offsetof(Page, records) / 8, kRecord = sizeof from.records[0] / 8;
+  std::array<uint64_t, kHead> head;
+  for (size_t i = 0; i < kHead; ++i) head[i] = load(source[i]);
+  for (size_t first = kHead; first < sizeof(Page) / 8; first += kRecord) {
+    const uint64_t number = load(source[first]);
+    store_word(target[first], 0);
+    for (size_t i = first + 1; i < first + kRecord; ++i) store_word(target[i], load(source[i]));
+    if (load(source[first]) == number) store_word(target[first], number);
   }
+  for (size_t i = 0; i < kHead; ++i) store_word(target[i], head[i]);
 }
 
-// The first word, the number that readers look for, is 0 while the others change.
-void store_record(const OperationRecord& from, OperationRecord& to) {
-  const auto* words = reinterpret_cast<const uint64_t*>(&from);
-  auto* there = reinterpret_cast<uint64_t*>(&to);
-  store_word(there[0], 0);
-  for (size_t i = 1; i < sizeof from / 8; ++i) store_word(there[i], words[i]);
-  store_word(there[0], words[0]);
+// A point in time as its age, and the reverse.
+uint64_t age(uint64_t ns) {
+  const uint64_t now = monotonic_ns();
+  return ns == StatusPage::kForGood ? ns : now - std::min(now, ns);
 }
 
 }  // namespace
 
-// Omits a record that its owner was writing: its number is 0, or has changed.
-std::string StatusPageCopy::encode(StatusPage& page, PairPage& pairs) {
-  StatusPage b;
-  PairPage p;
-  copy_words(page, &b);
-  copy_words(pairs, &p);
-  for (size_t i = 0; i < StatusPage::kRecords; ++i)
-    if (load(page.records[i].sequence) != b.records[i].sequence) b.records[i].sequence = 0;
-  for (size_t i = 0; i < PairPage::kRecords; ++i)
-    if (load(pairs.records[i].sequence) != p.records[i].sequence) p.records[i].sequence = 0;
-  if (b.waits_noted_ns != StatusPage::kForGood) {
-    const uint64_t now = monotonic_ns();
-    b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // sent as an age
-  }
-  std::string bytes(sizeof b + sizeof p, '\0');
-  std::memcpy(bytes.data(), &b, sizeof b);
-  std::memcpy(bytes.data() + sizeof b, &p, sizeof p);
-  return bytes;
+std::string encode_pages(StatusPage& page, PairPage& pairs) {
+  StatusPages copy;
+  copy_page(page, copy.operations);
+  copy_page(pairs, copy.pairs);
+  copy.operations.waits_noted_ns = age(copy.operations.waits_noted_ns);
+  return {reinterpret_cast<const char*>(&copy), sizeof copy};
 }
 
-bool StatusPageCopy::store(const std::byte* bytes, size_t num_bytes, bool same_host) {
-  if (num_bytes != sizeof(StatusPage) + sizeof(PairPage)) return false;
+bool StatusPageCopy::store(std::string_view bytes, bool same_host) {
+  StatusPages came;
+  if (bytes.size() != sizeof came) return false;
   if (ended_) return true;
-  auto& [operations, pairs] = pages();
-  StatusPage b;
-  PairPage p;
-  std::memcpy(static_cast<void*>(&b), bytes, sizeof b);
-  std::memcpy(static_cast<void*>(&p), bytes + sizeof b, sizeof p);
-  for (size_t i = 0; i < StatusPage::kRecords; ++i) store_record(b.records[i], operations.records[i]);
-  for (size_t i = 0; i < PairPage::kRecords; ++i) store_record(p.records[i], pairs.records[i]);
-  for (size_t i = 0; i < StatusPage::kWaits; ++i) store_word(operations.waits[i], b.waits[i]);
-  const uint64_t now = monotonic_ns();
-  store_word(operations.waits_noted_ns,
-             b.waits_noted_ns == StatusPage::kForGood ? StatusPage::kForGood : now - std::min(now, b.waits_noted_ns));
-  store_word(operations.owner_pid, b.owner_pid);
-  store_word(operations.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
-  store_word(pairs.posted, p.posted);
-  store_word(operations.finished, std::max(load(operations.finished), b.finished));
-  store_word(operations.posted, std::max(load(operations.posted), b.posted));
+  std::memcpy(static_cast<void*>(&came), bytes.data(), sizeof came);
+  StatusPage& page = came.operations;
+  StatusPage& before = pages().operations;
+  page.waits_noted_ns = age(page.waits_noted_ns);
+  if (!same_host) page.owner_pid_namespace = 0;
+  page.posted = std::max(load(before.posted), page.posted);  // an earlier message may come later
+  page.finished = std::max(load(before.finished), page.finished);
+  copy_page(page, before);
+  copy_page(came.pairs, pages().pairs);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/codec.h"
 #include "trace/operation_record.h"
@@ -16,31 +17,31 @@
 namespace rondo::net {
 
 /// The final message of a departing rank. Ranks that are still in an operation need to know whether the sender has
-/// finished it, and why it departs if they missed an abort, a disagreement or another failure.
+/// finished it, and for which failure it departs.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
-  int64_t aborted_by = -1;
-  int64_t differ_by = -1;     // the rank that found the disagreement
-  uint64_t differ_place = 0;  // the operation
-  std::string reason;         // of the abort
-  std::string difference;
   uint8_t failure_code = 0;  // a StatusCode; 0: no failure
   std::string failure;
 
-  static constexpr size_t kMostTextBytes = 480, kMostFailureBytes = 1000;
+  static constexpr size_t kMostFailureBytes = 1000;
 };
 template <class C>
 void fields(C& c, PartingNote& n) {
-  c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
+  c(n.posted, n.finished, n.failure_code, n.failure);
 }
+
+struct StatusPages {
+  StatusPage operations{};
+  PairPage pairs{};
+};
+/// This rank's current status pages, for a peer.
+std::string encode_pages(StatusPage& page, PairPage& pairs);
 
 class StatusPageCopy {
  public:
-  /// This rank's current status pages, for a peer.
-  static std::string encode(StatusPage& page, PairPage& pairs);
-  /// Stores the result of encode() from another host (same_host: from this one). False: invalid bytes. Ignored after
-  /// end().
-  bool store(const std::byte* bytes, size_t num_bytes, bool same_host);
+  /// Stores the result of encode_pages() from another host (same_host: from this one). False: invalid bytes. Ignored
+  /// after end().
+  bool store(std::string_view bytes, bool same_host);
   /// Stores its owner's final position.
   void end(const PartingNote& note);
   bool ended() const { return ended_; }
@@ -49,15 +50,11 @@ class StatusPageCopy {
   PairPage& pairs() { return pages_->pairs; }
 
  private:
-  struct Pages {  // 8 KiB, not allocated for the many peers that are never looked at
-    StatusPage operations{};
-    PairPage pairs{};
-  };
-  Pages& pages() {
-    if (pages_ == nullptr) pages_ = std::make_unique<Pages>();
+  StatusPages& pages() {
+    if (pages_ == nullptr) pages_ = std::make_unique<StatusPages>();
     return *pages_;
   }
-  std::unique_ptr<Pages> pages_;
+  std::unique_ptr<StatusPages> pages_;  // 8 KiB, not allocated for the many peers that are never looked at
   bool ended_ = false;
 };
 

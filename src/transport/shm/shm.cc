@@ -51,15 +51,15 @@ Expected<Fd> make_file(const char* label, uint64_t bytes) {
 }  // namespace
 
 ShmTransport::Region::~Region() {
-  if (process == getpid())
+  if (made_here)
     for (std::byte* b : bases) munmap(b, bytes);
 }
 
 // Maps the files of every `step`-th rank, with huge pages from huge_from on.
-Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, size_t step, uint64_t bytes,
-                                                 uint64_t huge_from) {
-  Region region;
-  region.bytes = bytes;
+Expected<std::unique_ptr<ShmTransport::Region>> ShmTransport::map(const std::vector<Fd>& files, size_t step,
+                                                                  uint64_t bytes, uint64_t huge_from) {
+  auto region = std::make_unique<Region>();
+  region->bytes = bytes;
   for (size_t maker = 0; maker < files.size(); maker += step) {
     const auto failed = [&](StatusCode code, std::string_view why) {
       return Status(code, fmt::format("reaching rank {}: {}", maker, why));
@@ -76,8 +76,8 @@ Expected<ShmTransport::Region> ShmTransport::map(const std::vector<Fd>& files, s
       const Status s = system_error("mapping", bytes);
       return failed(s.code(), s.message());
     }
-    region.bases.push_back(static_cast<std::byte*>(p));
-    madvise(region.bases.back() + huge_from, bytes - huge_from, MADV_HUGEPAGE);
+    region->bases.push_back(static_cast<std::byte*>(p));
+    madvise(region->bases.back() + huge_from, bytes - huge_from, MADV_HUGEPAGE);
     madvise(p, bytes, MADV_DONTFORK);  // a forked child must neither hold nor access the segments
     if (maker != static_cast<size_t>(rank_)) madvise(p, bytes, MADV_DONTDUMP);  // the maker's core dump has it
   }
@@ -93,36 +93,33 @@ struct Announcement {
 };
 template <class C>
 void fields(C& c, Announcement& a) {
-  c.packed(a.process);
-  c(a.probe_address, a.probe_value);
+  c(a.process.pid, a.process.start_ticks, a.process.pid_namespace, a.probe_address, a.probe_value);
 }
 struct Nothing {};
 template <class C>
 void fields(C&, Nothing&) {}
 
-// Collective. Passes this rank's outcome and its file, if it has one. Sets all and files by rank. Returns the error of
-// the lowest rank that has one.
+// Collective. Passes this rank's outcome and its file, if it has one. Sets files by rank. Returns the messages of all
+// ranks, or the error of the first rank that has one.
 template <class T>
-Status exchange(LocalPeers& peers, Rank rank, const Expected<T>& mine, Fd own, std::vector<T>* all,
-                std::vector<Fd>* files) {
-  const int fd = own.get();
-  std::vector<FromRank> passed;
-  RONDO_TRY(peers.all_gather(encode_outcome(mine), std::span<const int>(&fd, own ? 1 : 0), &passed));
-  Status first;
-  for (size_t r = 0; r < passed.size(); ++r) {
-    auto theirs = read_outcome<T>(passed[r].bytes, r);
-    if (!theirs.ok() && first.ok()) first = theirs.status();
-    all->push_back(theirs.ok() ? std::move(*theirs) : T());
-    files->push_back(passed[r].descriptors.empty() ? Fd() : std::move(passed[r].descriptors[0]));
-  }
-  (*files)[static_cast<size_t>(rank)] = std::move(own);
-  return first;
+Expected<std::vector<T>> exchange(LocalPeers& peers, const Expected<T>& mine, Fd own, std::vector<Fd>* files) {
+  return exchange_outcomes(mine, [&](std::string_view said, std::vector<std::string>* all) -> Status {
+    const int fd = own.get();
+    std::vector<FromRank> passed;
+    RONDO_TRY(peers.all_gather(said, std::span<const int>(&fd, own ? 1 : 0), &passed));
+    for (FromRank& rank : passed) {
+      all->push_back(std::move(rank.bytes));
+      files->push_back(rank.descriptors.empty() ? Fd() : std::move(rank.descriptors[0]));
+    }
+    (*files)[static_cast<size_t>(peers.rank())] = std::move(own);
+    return {};
+  });
 }
 
 }  // namespace
 
-ShmTransport::ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers)
-    : SegmentTransport(rank, layout), peers_(peers) {
+ShmTransport::ShmTransport(const SegmentLayout& layout, LocalPeers& peers)
+    : SegmentTransport(peers.rank(), layout), peers_(peers) {
   const auto ranks = static_cast<uint64_t>(std::min(kRanksPerFile, layout.nranks));
   file_.small_bytes = round_up(layout.total_bytes + layout.max_connections * kSmallPerConnection, kPageBytes);
   file_.data_bytes = round_up(std::min(uint64_t{layout.max_connections} * layout.data_bytes(), kMostDataBytes),
@@ -131,9 +128,8 @@ ShmTransport::ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& p
   file_.bytes = file_.data_begin + ranks * file_.data_bytes;
 }
 
-Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Rank rank, int nranks, LocalPeers& peers,
-                                                             uint32_t longest_bytes) {
-  std::unique_ptr<ShmTransport> t(new ShmTransport(rank, SegmentLayout(nranks, longest_bytes), peers));
+Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(LocalPeers& peers, uint32_t longest_bytes) {
+  std::unique_ptr<ShmTransport> t(new ShmTransport(SegmentLayout(peers.nranks(), longest_bytes), peers));
   Fd own;
   const Status ready = t->prepare(&own);
   RONDO_TRY(t->meet(ready, std::move(own)));
@@ -155,31 +151,27 @@ Status ShmTransport::prepare(Fd* own) {
 
 // Two exchanges: files and results. A rank with an error still takes part, and all ranks get its error at once.
 Status ShmTransport::meet(const Status& ready, Fd own) {
-  uint64_t value =
-      (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // another rank reads it from here
-  const Announcement mine{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
-  std::vector<Announcement> all;
-  std::vector<Fd> files;
-  RONDO_TRY(exchange<Announcement>(peers_, rank_, ready.ok() ? Expected<Announcement>(mine) : ready, std::move(own),
-                                   &all, &files));
+  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // another rank reads it here
+  const Expected<Announcement> mine = Announcement{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
+  std::vector<Fd> files, none;
+  RONDO_TRY_ASSIGN(const std::vector<Announcement> all,
+                   exchange(peers_, ready.ok() ? mine : Expected<Announcement>(ready), std::move(own), &files));
   for (const Announcement& a : all) processes_.push_back(a.process);
   auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
   files.clear();
-  uint8_t may_pull = 0;
+  Expected<bool> pulls = mapped.status();
   if (mapped.ok()) {
     segments_ = std::move(*mapped);
     std::vector<SegmentAddress> places;
     for (uint64_t r = 0; r < all.size(); ++r)
-      places.push_back({segments_.bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
+      places.push_back({segments_->bases[r / kRanksPerFile], r % kRanksPerFile * file_.small_bytes});
     set_places(std::move(places));
     const Rank next = (rank_ + 1) % layout_.nranks;
     const Announcement& a = all[static_cast<size_t>(next)];
-    may_pull = peers_.may_pull() && reads(next, a.probe_address, a.probe_value);
+    pulls = peers_.may_pull() && reads(next, a.probe_address, a.probe_value);
   }
-  std::vector<uint8_t> verdicts;
-  RONDO_TRY(exchange<uint8_t>(peers_, rank_, mapped.ok() ? Expected<uint8_t>(may_pull) : mapped.status(), Fd(),
-                              &verdicts, &files));
-  can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](uint8_t v) { return v != 0; });
+  RONDO_TRY_ASSIGN(const std::vector<bool> all_pull, exchange(peers_, pulls, Fd(), &none));
+  can_pull_ = std::find(all_pull.begin(), all_pull.end(), false) == all_pull.end();
   return {};
 }
 
@@ -219,11 +211,11 @@ Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offs
 ShmTransport::~ShmTransport() {
   if (pool_ == nullptr || !pool_->is_of_this_process()) return;
   pool_->discharge(charged_bytes_);
-  if (segments_.bases.empty()) return;
+  if (segments_ == nullptr) return;
   depart();
   if (kept_.empty()) return;
   const uint8_t* const departed = marks();
-  kept_.push_back(std::make_shared<Region>(std::move(segments_)));
+  kept_.push_back(std::shared_ptr<Region>(std::move(segments_)));
   pool_->free_later({departed, processes_, std::move(kept_)});
 }
 
@@ -235,20 +227,19 @@ std::optional<PeerLoss> ShmTransport::find_lost() {
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   auto own = make_file("rondo-alloc", bytes);
   const Expected<Nothing> outcome = own.ok() ? Expected<Nothing>(Nothing()) : own.status();
-  std::vector<Nothing> all;
   std::vector<Fd> files;
-  RONDO_TRY(exchange<Nothing>(peers_, rank_, outcome, own.ok() ? std::move(*own) : Fd(), &all, &files));
+  RONDO_TRY(exchange(peers_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
   RONDO_TRY(of_rank(rank_, region.status()));
   regions_.push_back(std::move(*region));
   ++live_regions_;
-  return static_cast<void*>(regions_.back().bases[static_cast<size_t>(rank_)]);
+  return static_cast<void*>(regions_.back()->bases[static_cast<size_t>(rank_)]);
 }
 
 Status ShmTransport::free(void* ptr) {
-  for (Region& r : regions_)
-    if (!r.bases.empty() && r.bases[static_cast<size_t>(rank_)] == ptr) {
-      r = Region();
+  for (std::unique_ptr<Region>& r : regions_)
+    if (r != nullptr && r->bases[static_cast<size_t>(rank_)] == ptr) {
+      r.reset();
       --live_regions_;
       return {};
     }
@@ -258,9 +249,9 @@ Status ShmTransport::free(void* ptr) {
 RemoteAddress ShmTransport::describe(const void* ptr, uint64_t bytes) const {
   const auto* p = static_cast<const std::byte*>(ptr);
   for (size_t i = 0; i < regions_.size(); ++i) {
-    if (regions_[i].bases.empty()) continue;
-    const std::byte* base = regions_[i].bases[static_cast<size_t>(rank_)];
-    if (p >= base && p + bytes <= base + regions_[i].bytes) return {i, static_cast<uint64_t>(p - base)};
+    if (regions_[i] == nullptr) continue;
+    const std::byte* base = regions_[i]->bases[static_cast<size_t>(rank_)];
+    if (p >= base && p + bytes <= base + regions_[i]->bytes) return {i, static_cast<uint64_t>(p - base)};
   }
   if (can_pull_) return {RemoteAddress::kByCopy, reinterpret_cast<uint64_t>(ptr)};
   return {};

@@ -14,8 +14,6 @@
 // from user buffer to user buffer. Thread safety: as Transport.
 #pragma once
 
-#include <unistd.h>
-
 #include <functional>
 #include <memory>
 #include <span>
@@ -24,6 +22,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/forks.h"
 #include "base/process_name.h"
 #include "bootstrap/local_peers.h"
 #include "transport/segment.h"
@@ -32,10 +31,10 @@ namespace rondo {
 
 class ShmTransport final : public SegmentTransport {
  public:
-  /// Collective over all ranks, which must be on this host. `peers` must outlive the transport. An error of one rank
-  /// (kExhausted, kSystem) is returned to all of them, with its rank.
+  /// Collective over the local peers, which must outlive the transport. An error of one rank (kExhausted, kSystem) is
+  /// returned to all of them, with its number.
   /// longest_bytes: the limit of a later set_longest_message().
-  static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers,
+  static Expected<std::unique_ptr<ShmTransport>> create(LocalPeers& peers,
                                                         uint32_t longest_bytes = SegmentLayout::kMostMessageBytes);
   ~ShmTransport() override;
   std::string_view name() const override { return "shm"; }
@@ -48,44 +47,39 @@ class ShmTransport final : public SegmentTransport {
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& a) const override {
-    return regions_[a.region].bases[static_cast<size_t>(peer)] + a.offset_bytes;
+    return regions_[a.region]->bases[static_cast<size_t>(peer)] + a.offset_bytes;
   }
 
  private:
   /// Mapped files. A forked child does not unmap them, because it does not have them.
   struct Region {
-    std::vector<std::byte*> bases;  // by file; of alloc: empty if freed
+    std::vector<std::byte*> bases;  // by file
     uint64_t bytes = 0;             // of each
-    pid_t process = getpid();
+    MadeHere made_here;
     Region() = default;
-    Region(Region&&) noexcept = default;
-    Region& operator=(Region&& other) noexcept {
-      std::swap(bases, other.bases);
-      std::swap(bytes, other.bytes);
-      std::swap(process, other.process);
-      return *this;
-    }
+    Region(const Region&) = delete;
     ~Region();
   };
   /// Of a file with segments: the bytes of each rank's two parts, and where the second ones begin.
   struct FileLayout {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
-  ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers);
+  ShmTransport(const SegmentLayout& layout, LocalPeers& peers);
   Status prepare(Fd* own);
   Status meet(const Status& ready, Fd own);
-  Expected<Region> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
+  Expected<std::unique_ptr<Region>> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
   bool reads(Rank peer, uint64_t address, uint64_t value);
 
   LocalPeers& peers_;
   FileLayout file_;
   std::shared_ptr<StagingPool> pool_;
-  Region segments_;
+  std::unique_ptr<Region> segments_;
   StagingPool::Range free_small_, free_data_;  // the rest of this rank's parts of its file
   uint64_t charged_bytes_ = 0;                 // in the pool
   std::vector<ProcessName> processes_;         // by rank
-  std::vector<Region> regions_;                // of alloc, one file per rank; same index on all ranks
+  // Of alloc, one file per rank; same index on all ranks. nullptr: freed.
+  std::vector<std::unique_ptr<Region>> regions_;
   int live_regions_ = 0;
   bool can_pull_ = false;
   std::vector<std::shared_ptr<void>> kept_;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/net/tcp_rail.h"
+#include "transport/tcp/tcp_rail.h"
 
 namespace rondo::net {
 namespace {
@@ -49,7 +49,7 @@ ptrdiff_t TcpRail::fill(Connection& c) {
   msghdr h{};
   h.msg_iov = parts;
   h.msg_iovlen = n;
-  const ssize_t came = recvmsg(c.fd, &h, 0);
+  const ssize_t came = recvmsg(c.fd.get(), &h, 0);
   if (came <= 0) return came;
   const size_t to_message = std::min(static_cast<size_t>(came), wanted);
   take(c, to_message);
@@ -173,13 +173,13 @@ bool TcpRail::more(Connection& c) {
 
 // Reads at most one message: its reader may then post the next receive.
 void TcpRail::read(Connection& c) {
-  for (const uint64_t before = moves_; c.fd >= 0 && !c.ignored && moves_ == before;) {
+  for (const uint64_t before = moves_; c.fd && !c.ignored && moves_ == before;) {
     if (!c.known) {
-      if (!take_answer(c) && (c.fd < 0 || c.ignored || !more(c))) return;
+      if (!take_answer(c) && (!c.fd || c.ignored || !more(c))) return;
     } else if (c.in_message || begin_message(c)) {
       if (c.message.got < c.message.bytes && !more(c)) return;
       if (c.message.got == c.message.bytes) end_message(c);
-    } else if (std::exchange(c.waits, false) || c.fd < 0 || c.ignored || !more(c)) {
+    } else if (std::exchange(c.waits, false) || !c.fd || c.ignored || !more(c)) {
       return;
     }
   }

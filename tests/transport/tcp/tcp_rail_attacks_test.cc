@@ -1,5 +1,5 @@
 // Effects on a rail of unauthenticated connections, peers that send nonsense, and an attacker who alters bytes.
-#include "transport/net/tcp_rails.h"
+#include "transport/tcp/tcp_rails.h"
 
 namespace rondo::net {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/net/tcp_rail.h"
+#include "transport/tcp/tcp_rail.h"
 
 #include <fmt/format.h>
 #include <linux/sockios.h>
@@ -39,11 +39,21 @@ struct Greeting {
 
 }  // namespace
 
-Expected<std::unique_ptr<TcpRail>> TcpRail::create(Rank rank, int nranks, Sink& sink, const std::string& device,
-                                                   const std::vector<std::string>& addresses) {
-  std::unique_ptr<TcpRail> rail(new TcpRail(rank, nranks, sink, device));
-  RONDO_TRY(rail->open(addresses));
-  return rail;
+const Network tcp_network = {
+    .name = "tcp",
+    .summary = "sockets",
+    .lacks = "",
+    .long_messages = true,  // every kernel call costs time, and smaller calls make more packets
+    .is_built = true,
+    .is_preferred = [] { return true; },
+    .describe = [] { return std::string("always available"); },
+    .make_rail = TcpRail::create,
+};
+
+Expected<std::unique_ptr<Rail>> TcpRail::create(Sink& sink, const RailOptions& options) {
+  std::unique_ptr<TcpRail> rail(new TcpRail(sink, options));
+  RONDO_TRY(rail->open(options.addresses));
+  return std::unique_ptr<Rail>(std::move(rail));
 }
 
 Status TcpRail::open(const std::vector<std::string>& addresses) {
@@ -58,17 +68,17 @@ Status TcpRail::open(const std::vector<std::string>& addresses) {
   RONDO_TRY_ASSIGN(listeners_, listen_tcp(at, 0));
   address_ = fmt::format("{} {}", listeners_.port, local_ ? local_->text() : "");
   RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
-  acceptor_.set_most(kMostUnknown + peers_.size());
+  acceptor_.set_most(kMostUnknown + pairs_.size());
   using Arrival = Acceptor<FixedGreeting>::Connection;
   acceptor_.serve([this](const Arrival&) { return FixedGreeting(greeting_bytes()); },
                   [this](Arrival& a, bool complete) {
-                    if (complete && admit(a.fd.get(), a.handshake->bytes())) (void)a.fd.release();
+                    if (complete) admit(&a.fd, a.handshake->bytes());
                   },
                   false);
-  event_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  events_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event e{};
   e.events = EPOLLIN;
-  if (event_fd_ < 0 || epoll_ctl(event_fd_, EPOLL_CTL_ADD, acceptor_.event_fd(), &e) != 0)
+  if (!events_ || epoll_ctl(events_.get(), EPOLL_CTL_ADD, acceptor_.event_fd(), &e) != 0)
     return Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
   return {};
 }
@@ -79,12 +89,7 @@ void TcpRail::stop_listening() {
   listeners_.sockets.clear();
 }
 
-TcpRail::~TcpRail() {
-  stop_listening();
-  for (const auto& c : connections_)
-    if (c->fd >= 0) ::close(c->fd);
-  if (event_fd_ >= 0) ::close(event_fd_);
-}
+TcpRail::~TcpRail() { stop_listening(); }
 
 void TcpRail::add(std::unique_ptr<Connection> c) {
   c->since_ns = monotonic_ns();
@@ -94,13 +99,13 @@ void TcpRail::add(std::unique_ptr<Connection> c) {
 
 // For a new descriptor.
 void TcpRail::watch(Connection& c) {
-  tune_tcp(c.fd);
+  tune_tcp(c.fd.get());
   c.last_pass = passes_;
   c.watches_room = c.is_full = false;
   epoll_event e{};
   e.events = EPOLLIN;
   e.data.ptr = &c;
-  epoll_ctl(event_fd_, EPOLL_CTL_ADD, c.fd, &e);
+  epoll_ctl(events_.get(), EPOLL_CTL_ADD, c.fd.get(), &e);
 }
 
 TcpRail::Connection* TcpRail::connect(Rank to) {
@@ -109,7 +114,7 @@ TcpRail::Connection* TcpRail::connect(Rank to) {
   made.peer = to;
   made.greeting = greeting_to(to);
   add(std::move(c));
-  peers_[static_cast<size_t>(to)].ours = &made;
+  pairs_[static_cast<size_t>(to)].ours = &made;
   dial(made);
   return made.broken ? nullptr : &made;
 }
@@ -124,8 +129,8 @@ void TcpRail::dial(Connection& c) {
   const std::optional<IpAddress> to = IpAddress::parse(host);
   bool connected = false;
   int error = 0;
-  if (to) c.fd = begin_connect_tcp(*to, port, &connected, &error, local_ ? &*local_ : nullptr).release();
-  const std::string why = !to ? "it has no address" : c.fd < 0 ? errno_text(error) : std::string();
+  if (to) c.fd = begin_connect_tcp(*to, port, &connected, &error, local_ ? &*local_ : nullptr);
+  const std::string why = !to ? "it has no address" : !c.fd ? errno_text(error) : std::string();
   if (!why.empty()) return fail(c, fmt::format("connecting to {} port {}: {}", host, port, why));
   watch(c);
 }
@@ -146,29 +151,29 @@ Rank TcpRail::who_greets(std::string_view greeting) {
   Greeting h;
   std::memcpy(&h, greeting.data(), sizeof h);
   if (h.magic != kMagic || h.session != session() || h.to != rank_ || h.from < 0 || h.from == rank_ ||
-      static_cast<size_t>(h.from) >= peers_.size())
+      static_cast<size_t>(h.from) >= pairs_.size())
     return -1;
   return !is_sealed() || is_proven(h.from, greeting.substr(0, sizeof h), greeting.data() + sizeof h) ? h.from : -1;
 }
 
-bool TcpRail::admit(int fd, std::string_view greeting) {
+// Takes the descriptor if the greeting is a peer's.
+void TcpRail::admit(Fd* fd, std::string_view greeting) {
   const Rank from = who_greets(greeting);
-  if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr || peers_[static_cast<size_t>(from)].failed) {
+  if (from < 0 || pairs_[static_cast<size_t>(from)].theirs != nullptr || lost(from)) {
     if (!std::exchange(told_of_unauthenticated_, true))
       std::fprintf(stderr, "rondo: rank %d refuses a connection that does not belong to its communicator\n", rank_);
-    return false;
+    return;
   }
   auto c = std::make_unique<Connection>();
-  c->fd = fd;
+  c->fd = std::move(*fd);
   c->peer = from;
   c->known = true;
   c->greeting = greeting_to(from);
   watch(*c);
-  peers_[static_cast<size_t>(from)].theirs = c.get();
+  pairs_[static_cast<size_t>(from)].theirs = c.get();
   ++num_admitted_;
   add(std::move(c));
   write(*connections_.back());  // the answer that the peer waits for
-  return true;
 }
 
 // True if the peer has answered.
@@ -187,45 +192,26 @@ void TcpRail::answered(Connection& c) {
   for (; c.sent != 0; --c.sent) finish_front(c);
 }
 
-void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                   std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) {
-  Peer& peer = peers_[static_cast<size_t>(to)];
-  const bool shares = bytes >= kShareBytes && to < rank_ && peer.theirs != nullptr && !is_sealed();
-  Connection* c = peer.failed ? nullptr : shares ? peer.theirs : peer.ours != nullptr ? peer.ours : connect(to);
-  if (c == nullptr || c->broken) {
-    if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
-    return;
-  }
+void TcpRail::post(Rank to, Outgoing what) {
+  const Pair& pair = pairs_[static_cast<size_t>(to)];
+  const bool shares = what.bytes >= kShareBytes && to < rank_ && pair.theirs != nullptr && !is_sealed();
+  Connection* c = lost(to) ? nullptr : shares ? pair.theirs : pair.ours != nullptr ? pair.ours : connect(to);
+  if (c == nullptr || c->broken) return give_back(what.zero_copy);
   QueuedMessage& o = c->queue.emplace_back();
-  o.frame.header_bytes = static_cast<uint32_t>(header_bytes);
-  o.frame.bytes = static_cast<uint32_t>(bytes);
+  o.frame.header_bytes = static_cast<uint32_t>(what.header_bytes);
+  o.frame.bytes = static_cast<uint32_t>(what.bytes);
   if (is_sealed()) {
     const std::string proof = proof_of(to, {reinterpret_cast<const char*>(&o.frame), kLengthsBytes});
     std::memcpy(o.frame.proof, proof.data(), sizeof o.frame.proof);
   }
-  o.header = header;
-  o.data = static_cast<const std::byte*>(data);
-  o.copy = std::move(copy);
-  o.zero_copy = zero_copy;
-  ++pending_;
-}
-
-uint32_t TcpRail::pending(Rank to) const {
-  const Peer& peer = peers_[static_cast<size_t>(to)];
-  size_t n = 0;
-  for (const Connection* c : {peer.ours, peer.theirs})
-    if (c != nullptr) n += c->queue.size();
-  return static_cast<uint32_t>(n);
+  o.what = std::move(what);
+  begin_pending(to);
 }
 
 void TcpRail::finish_front(Connection& c) {
-  const QueuedMessage& o = c.queue.front();
-  if (o.zero_copy != nullptr) {
-    o.zero_copy->zero_copy_send->give_back();
-    ++moves_;
-  }
+  give_back(c.queue.front().what.zero_copy);
   c.queue.pop_front();
-  --pending_;
+  end_pending(c.peer);
 }
 
 // True if nothing more can be written now.
@@ -239,7 +225,7 @@ bool TcpRail::is_stalled(Connection& c, int error) {
 // True if it is written completely.
 bool TcpRail::write_greeting(Connection& c) {
   while (c.greeted < c.greeting.size()) {
-    const ssize_t n = ::send(c.fd, c.greeting.data() + c.greeted, c.greeting.size() - c.greeted, MSG_NOSIGNAL);
+    const ssize_t n = ::send(c.fd.get(), c.greeting.data() + c.greeted, c.greeting.size() - c.greeted, MSG_NOSIGNAL);
     if (n >= 0) c.greeted += static_cast<size_t>(n);
     else if (is_stalled(c, errno)) return false;
   }
@@ -249,9 +235,9 @@ bool TcpRail::write_greeting(Connection& c) {
 // Writes as much as the kernel takes. All messages posted since the last time go in one call: a credit costs almost
 // nothing together with data.
 void TcpRail::write(Connection& c) {
-  if (c.fd < 0) return;
+  if (!c.fd) return;
   if (c.is_full) {  // waits for more free space, because small parts cost both sides more
-    pollfd room{c.fd, POLLOUT, 0};
+    pollfd room{c.fd.get(), POLLOUT, 0};
     if (::poll(&room, 1, 0) == 0) return;
     c.is_full = false;
   }
@@ -270,13 +256,13 @@ void TcpRail::write(Connection& c) {
         total += bytes - skipped;
       };
       part(&o.frame, sizeof o.frame);
-      part(o.header, o.frame.header_bytes);
-      part(o.data, o.frame.bytes);
+      part(o.what.header, o.what.header_bytes);
+      part(o.what.data, o.what.bytes);
     }
     msghdr m{};
     m.msg_iov = parts.data();
     m.msg_iovlen = n;
-    const ssize_t written = sendmsg(c.fd, &m, MSG_NOSIGNAL);
+    const ssize_t written = sendmsg(c.fd.get(), &m, MSG_NOSIGNAL);
     if (written < 0) {
       if (is_stalled(c, errno)) return;
       continue;
@@ -300,7 +286,7 @@ void TcpRail::write(Connection& c) {
 
 bool TcpRail::has_unread() const {
   return std::any_of(connections_.begin(), connections_.end(),
-                     [](const auto& c) { return c->fd >= 0 && c->begin != c->end; });
+                     [](const auto& c) { return c->fd && c->begin != c->end; });
 }
 
 void TcpRail::push() {
@@ -309,7 +295,7 @@ void TcpRail::push() {
 }
 
 bool TcpRail::progress() {
-  if (std::exchange(any_broken_, false)) sweep();
+  if (std::exchange(any_broken_, false)) std::erase_if(connections_, [](const auto& c) { return c->broken; });
   const uint64_t before = moves_;
   ++passes_;
   auto is_lively = [this](const auto& c) { return passes_ - c->last_pass < kLivelyPasses; };
@@ -317,31 +303,29 @@ bool TcpRail::progress() {
   const bool by_list = lively == 0 || lively > kFewConnections || passes_ % kListPasses == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {  // the vector may grow meanwhile
     Connection& c = *connections_[i];
-    if (c.fd < 0 && !c.broken && monotonic_ns() >= c.connect_ns) dial(c);
+    if (!c.fd && !c.broken && monotonic_ns() >= c.connect_ns) dial(c);
     if (has_to_write(c)) write(c);
-    if (c.fd >= 0 && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
+    if (c.fd && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
   }
   if (!by_list) return moves_ != before;
   epoll_event events[16];
-  const int n = epoll_wait(event_fd_, events, 16, 0);
+  const int n = epoll_wait(events_.get(), events, 16, 0);
   for (int i = 0; i < n; ++i) {
     auto* c = static_cast<Connection*>(events[i].data.ptr);
     if (c == nullptr) (void)acceptor_.look();  // who finds no room comes again
-    else if (c->fd >= 0 && (events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
+    else if (c->fd && (events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
   }
-  if (num_admitted_ + 1 == peers_.size() && acceptor_.is_open()) {
-    epoll_ctl(event_fd_, EPOLL_CTL_DEL, acceptor_.event_fd(), nullptr);
+  if (num_admitted_ + 1 == pairs_.size() && acceptor_.is_open()) {
+    epoll_ctl(events_.get(), EPOLL_CTL_DEL, acceptor_.event_fd(), nullptr);
     stop_listening();
   }
   return moves_ != before;
 }
 
 void TcpRail::hang_up(Connection& c) {
-  if (c.fd < 0) return;
-  // Also ends copies that a fork left in another process.
-  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
-  ::shutdown(c.fd, SHUT_RDWR);
-  ::close(std::exchange(c.fd, -1));
+  if (!c.fd) return;
+  epoll_ctl(events_.get(), EPOLL_CTL_DEL, c.fd.get(), nullptr);
+  c.fd.shut();
 }
 
 void TcpRail::drop(Connection& c) {
@@ -376,7 +360,7 @@ void TcpRail::nonsense(Connection& c) {
 // The received data were altered. Keeps the connection for sending, because its end would look like the loss of a rank.
 void TcpRail::ignore(Connection& c) {
   if (std::exchange(c.ignored, true)) return;
-  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
+  epoll_ctl(events_.get(), EPOLL_CTL_DEL, c.fd.get(), nullptr);
   c.begin = c.end = 0;
   answered(c);
   tampered(c.peer);
@@ -385,17 +369,10 @@ void TcpRail::ignore(Connection& c) {
 void TcpRail::fail(Connection& c, std::string_view how) {
   if (c.broken) return;
   drop(c);
-  Peer& peer = peers_[static_cast<size_t>(c.peer)];
-  if (peer.ours == &c) peer.ours = nullptr;
-  if (peer.theirs == &c) peer.theirs = nullptr;
-  if (peer.failed) return;
-  peer.failed = true;
-  peer.failed_ns = monotonic_ns();
-  peer.how = how;
-}
-
-void TcpRail::sweep() {
-  std::erase_if(connections_, [](const auto& c) { return c->broken; });
+  Pair& pair = pairs_[static_cast<size_t>(c.peer)];
+  if (pair.ours == &c) pair.ours = nullptr;
+  if (pair.theirs == &c) pair.theirs = nullptr;
+  lose(c.peer, how);
 }
 
 // The rest of the current message is discarded.
@@ -413,21 +390,14 @@ bool TcpRail::recall(uint64_t, uint64_t) {
   for (const auto& c : connections_) {
     keep_out_of_buffers(*c);
     for (QueuedMessage& o : c->queue) {
-      if (o.zero_copy == nullptr) continue;
-      o.copy = std::make_unique<Copy>();
-      o.copy->data.assign(reinterpret_cast<const char*>(o.data), o.frame.bytes);
-      o.data = reinterpret_cast<const std::byte*>(o.copy->data.data());
-      std::exchange(o.zero_copy, nullptr)->zero_copy_send->give_back();
+      if (o.what.zero_copy == nullptr) continue;
+      o.what.copy = std::make_unique<Copy>();
+      o.what.copy->data.assign(reinterpret_cast<const char*>(o.what.data), o.what.bytes);
+      o.what.data = reinterpret_cast<const std::byte*>(o.what.copy->data.data());
+      give_back(std::exchange(o.what.zero_copy, nullptr));
     }
   }
   return true;
-}
-
-std::vector<PeerLoss> TcpRail::losses(uint64_t before_ns) const {
-  std::vector<PeerLoss> found;
-  for (size_t r = 0; r < peers_.size(); ++r)
-    if (peers_[r].failed && peers_[r].failed_ns < before_ns) found.push_back(loss(static_cast<Rank>(r), peers_[r].how));
-  return found;
 }
 
 // The peer's kernel has everything that was written, even if this process ends.
@@ -435,7 +405,7 @@ bool TcpRail::flush() {
   return std::all_of(connections_.begin(), connections_.end(), [](const auto& c) {
     int unacknowledged = 0;
     return c->broken || (c->queue.empty() && !has_to_write(*c) &&
-                         (ioctl(c->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0));
+                         (ioctl(c->fd.get(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0));
   });
 }
 
@@ -447,15 +417,15 @@ bool TcpRail::close(uint64_t) {
 
 bool TcpRail::arm() {
   for (const auto& c : connections_) {
-    if (c->fd < 0 || c->ignored || has_to_write(*c) == c->watches_room) continue;
+    if (!c->fd || c->ignored || has_to_write(*c) == c->watches_room) continue;
     c->watches_room = !c->watches_room;
     epoll_event e{};
     e.events = EPOLLIN | (c->watches_room ? static_cast<uint32_t>(EPOLLOUT) : 0U);
     e.data.ptr = c.get();
-    epoll_ctl(event_fd_, EPOLL_CTL_MOD, c->fd, &e);
+    epoll_ctl(events_.get(), EPOLL_CTL_MOD, c->fd.get(), &e);
   }
   epoll_event events;
-  return epoll_wait(event_fd_, &events, 1, 0) == 0;
+  return epoll_wait(events_.get(), &events, 1, 0) == 0;
 }
 
 }  // namespace rondo::net

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "support/simple_calls.h"
-#include "transport/net/tcp_rail.h"
+#include "transport/tcp/tcp_rail.h"
 
 namespace rondo::net {
 
@@ -46,11 +46,6 @@ class Reader final : public Sink {
     s.resize(bytes);
     return {reinterpret_cast<std::byte*>(s.data())};
   }
-  bool put(const Header& h, const HeaderLine&, const std::byte* data, size_t bytes) override {
-    std::string& s = strings[h.step];
-    if (reinterpret_cast<const std::byte*>(s.data()) != data) s.assign(reinterpret_cast<const char*>(data), bytes);
-    return true;
-  }
   void arrived(const Header& h, const HeaderLine* line, const std::byte* data, size_t bytes) override {
     if (line == nullptr) strings[h.step].assign(reinterpret_cast<const char*>(data), bytes);
     else EXPECT_EQ(line->flag, h.step);
@@ -75,7 +70,7 @@ class TcpRails : public ::testing::Test {
     routes_.clear();
     for (Rank r = 0; r < kRanks; ++r) {
       readers_[r] = std::make_unique<Reader>();
-      auto made = TcpRail::create(r, kRanks, *readers_[r], device, {"127.0.0.1"});
+      auto made = TcpRail::create(*readers_[r], {r, kRanks, device, {"127.0.0.1"}});
       ASSERT_TRUE(made.ok()) << made.status().to_string();
       rails_[r] = std::move(*made);
       routes_.push_back({rails_[r]->address(), "127.0.0.1", true});
@@ -85,11 +80,11 @@ class TcpRails : public ::testing::Test {
       if (key != nullptr) rails_[r]->seal_with(Sealer::create(*key, r, kRanks));
     }
   }
-  TcpRail& rail(Rank r) { return *rails_[r]; }
+  Rail& rail(Rank r) { return *rails_[r]; }
   Reader& reader(Rank r) { return *readers_[r]; }
 
   // With a line, as kData. It stays until the end.
-  void send(Rank from, Rank to, uint64_t step, const std::string& data, ZeroCopy* zero_copy = nullptr) {
+  void send(Rank from, Rank to, uint64_t step, const std::string& data, ZeroCopySend* zero_copy = nullptr) {
     headers_.push_back(std::make_unique<DataHeader>());
     DataHeader& h = *headers_.back();
     h.header.kind = MessageKind::kData;
@@ -148,7 +143,7 @@ class TcpRails : public ::testing::Test {
 
   std::vector<PeerRoute> routes_;
   std::unique_ptr<Reader> readers_[kRanks];
-  std::unique_ptr<TcpRail> rails_[kRanks];
+  std::unique_ptr<Rail> rails_[kRanks];
   std::vector<std::unique_ptr<DataHeader>> headers_;
   std::vector<std::unique_ptr<std::string>> texts_;
 };

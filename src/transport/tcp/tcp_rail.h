@@ -36,33 +36,29 @@
 #include <vector>
 
 #include "bootstrap/acceptor.h"
-#include "transport/net/rail.h"
+#include "transport/net/network.h"
 
 namespace rondo::net {
 
 class TcpRail final : public Rail {
  public:
-  /// Listens. `device`: a network interface, whose address all connections use; empty: listens at the numeric
-  /// `addresses`. Errors: kInvalidArgument (no such interface, or no address), kSystem.
-  static Expected<std::unique_ptr<TcpRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device,
-                                                   const std::vector<std::string>& addresses);
+  /// Listens. A device is a network interface, whose address all connections use; without one the rail listens at the
+  /// options' addresses. Errors: kInvalidArgument (no such interface, or no address), kSystem.
+  static Expected<std::unique_ptr<Rail>> create(Sink& sink, const RailOptions& options);
   ~TcpRail() override;
 
   bool progress() override;
   void push() override;
   bool has_unread() const override;
-  using Rail::pending;
-  uint32_t pending(Rank to) const override;
   bool connected(Rank to) const override {
-    const Peer& peer = peers_[static_cast<size_t>(to)];
-    return peer.ours != nullptr || peer.theirs != nullptr;
+    const Pair& pair = pairs_[static_cast<size_t>(to)];
+    return pair.ours != nullptr || pair.theirs != nullptr;
   }
-  bool lost(Rank r) const override { return peers_[static_cast<size_t>(r)].failed; }
   bool may_zero_copy(Rank) const override { return true; }
-  bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
-  std::vector<PeerLoss> losses(uint64_t before_ns) const override;
+  bool recall(uint64_t quiet_ns, uint64_t until_ns) override;
   bool flush() override;
-  bool close(uint64_t limit_ns) override;
+  bool close(uint64_t until_ns) override;
+  int event_fd() const override { return events_.get(); }
   bool arm() override;
 
  private:
@@ -77,10 +73,7 @@ class TcpRail final : public Rail {
   static constexpr size_t kLengthsBytes = offsetof(Frame, proof);
   struct QueuedMessage {
     Frame frame;
-    const void* header = nullptr;
-    const std::byte* data = nullptr;
-    std::unique_ptr<Copy> copy;
-    ZeroCopy* zero_copy = nullptr;
+    Outgoing what;
     size_t written = 0;  // of frame, header and data
     size_t total() const { return sizeof frame + frame.header_bytes + frame.bytes; }
   };
@@ -95,7 +88,7 @@ class TcpRail final : public Rail {
     bool in_pieces() const { return place.at == nullptr; }
   };
   struct Connection {
-    int fd = -1;  // -1: broken, or to be made again
+    Fd fd;  // none: broken, or to be made again
     Rank peer = -1;
     bool known = false;         // the peer's greeting has arrived
     std::string greeting;       // ours
@@ -119,19 +112,15 @@ class TcpRail final : public Rail {
     uint32_t looks = 0;  // at the next message, while its reader has not posted a receive
     bool waits = false;  // waits for that
   };
-  struct Peer {
+  struct Pair {
     Connection* ours = nullptr;    // made by this rank
     Connection* theirs = nullptr;  // made by the peer
-    bool failed = false;
-    uint64_t failed_ns = 0;
-    std::string how;
   };
 
-  TcpRail(Rank rank, int nranks, Sink& sink, std::string device)
-      : Rail(rank, sink, std::move(device)), peers_(static_cast<size_t>(nranks)) {}
+  TcpRail(Sink& sink, const RailOptions& o)
+      : Rail(o.rank, o.nranks, sink, o.device), pairs_(static_cast<size_t>(o.nranks)) {}
   Status open(const std::vector<std::string>& addresses);
-  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-            std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) override;
+  void post(Rank to, Outgoing what) override;
   Connection* connect(Rank to);
   void dial(Connection& c);
   void add(std::unique_ptr<Connection> c);
@@ -140,7 +129,7 @@ class TcpRail final : public Rail {
   size_t greeting_bytes() const;
   std::string greeting_to(Rank to);
   Rank who_greets(std::string_view greeting);
-  bool admit(int fd, std::string_view greeting);
+  void admit(Fd* fd, std::string_view greeting);
   bool take_answer(Connection& c);
   void answered(Connection& c);
   static bool has_to_write(const Connection& c) { return c.greeted < c.greeting.size() || c.sent < c.queue.size(); }
@@ -162,14 +151,14 @@ class TcpRail final : public Rail {
   void fail(Connection& c, std::string_view how);
   void drop(Connection& c);
   void keep_out_of_buffers(Connection& c);
-  void sweep();
 
   std::optional<IpAddress> local_;  // the interface's
   Listeners listeners_;
   Acceptor<FixedGreeting> acceptor_;  // of connections that have not said yet whose they are
   size_t num_admitted_ = 0;
-  std::vector<Peer> peers_;  // by rank
+  std::vector<Pair> pairs_;  // by rank of the peer
   std::vector<std::unique_ptr<Connection>> connections_;
+  Fd events_;  // epoll of the acceptor and the connections
   uint32_t passes_ = 0;
   bool any_broken_ = false;
   bool told_of_unauthenticated_ = false;

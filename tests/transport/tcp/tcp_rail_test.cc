@@ -1,6 +1,6 @@
 // Rails of one process: complete messages of all lengths, in both directions, at their destinations; and the effects of
 // calls that give up and of peers that end.
-#include "transport/net/tcp_rails.h"
+#include "transport/tcp/tcp_rails.h"
 
 namespace rondo::net {
 namespace {
@@ -67,7 +67,7 @@ TEST_F(TcpRails, OverAnInterfaceByItsName) {
   send(1, 0, 100, "hello");
   ASSERT_TRUE(until([&] { return !reader(0).order.empty(); }));
   EXPECT_EQ(reader(0).strings[100], "hello");
-  const auto none = TcpRail::create(0, 2, reader(0), "eth_none", {});
+  const auto none = TcpRail::create(reader(0), {0, 2, "eth_none", {}});
   EXPECT_EQ(none.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(none.status().message().find("RONDO_RAILS names eth_none"), std::string::npos);
 }
@@ -151,9 +151,8 @@ TEST_F(TcpRails, RecallLeavesBuffersAlone) {
   const std::string as_sent = zero_copy_data;
   reader(1).posted_receive.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
   ZeroCopySend zero_copy_send;
-  ZeroCopy zero_copy{&zero_copy_send, nullptr};
   zero_copy_send.send_zero_copy(reinterpret_cast<const std::byte*>(zero_copy_data.data()), 101);
-  send(0, 1, 101, zero_copy_data, &zero_copy);
+  send(0, 1, 101, zero_copy_data, &zero_copy_send);
   ASSERT_TRUE(until([&] { return wanted[0] == zero_copy_data[0] && wanted[1000] == zero_copy_data[1000]; }));
   ASSERT_TRUE(zero_copy_send.is_out());
   ASSERT_TRUE(may_write(wanted));
@@ -209,10 +208,9 @@ TEST_F(TcpRails, APeerThatEndsIsLost) {
   EXPECT_EQ(losses[0].rank, 1);
   EXPECT_EQ(losses[0].how, "rank 1 was lost: it closed the connection");
   ZeroCopySend zero_copy_send;
-  ZeroCopy zero_copy{&zero_copy_send, nullptr};
   const std::string data = "too late";
   zero_copy_send.send_zero_copy(reinterpret_cast<const std::byte*>(data.data()), 101);
-  send(0, 1, 101, data, &zero_copy);
+  send(0, 1, 101, data, &zero_copy_send);
   EXPECT_FALSE(zero_copy_send.is_out());
   EXPECT_EQ(rail(0).pending(), 0u);
   EXPECT_FALSE(rail(2).lost(1)) << "it has not talked to it";

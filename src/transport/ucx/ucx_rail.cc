@@ -1,12 +1,10 @@
-#include "transport/net/ucx_rail.h"
-
-#ifdef RONDO_HAVE_UCX
+#include "transport/ucx/ucx_rail.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -26,14 +24,20 @@ struct UcxRail::Incoming {
   std::string elsewhere;  // for a message without destination, which is fetched too
 };
 
-Expected<std::unique_ptr<UcxRail>> UcxRail::create(Rank rank, int nranks, Sink& sink, const std::string& device) {
-  RONDO_TRY_ASSIGN(std::shared_ptr<Context> context, Context::acquire(device));
-  std::unique_ptr<UcxRail> rail(new UcxRail(rank, sink, device, std::move(context)));
-  RONDO_TRY(rail->open(nranks));
-  return rail;
+// rondo's part of a UCX request for a send.
+struct UcxRail::Request {
+  Copy* copy;  // owned
+  ZeroCopySend* zero_copy;
+};
+
+Expected<std::unique_ptr<Rail>> UcxRail::create(Sink& sink, const RailOptions& options) {
+  RONDO_TRY_ASSIGN(std::shared_ptr<UcxContext> context, UcxContext::acquire(options.device));
+  std::unique_ptr<UcxRail> rail(new UcxRail(sink, options, std::move(context)));
+  RONDO_TRY(rail->open());
+  return std::unique_ptr<Rail>(std::move(rail));
 }
 
-Status UcxRail::open(int nranks) {
+Status UcxRail::open() {
   auto failed = [this](const char* what, ucs_status_t s) {
     return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib_.ucs_status_string(s)));
   };
@@ -60,7 +64,6 @@ Status UcxRail::open(int nranks) {
     return failed("asking for its address", s);
   address_.assign(reinterpret_cast<const char*>(address), bytes);
   lib_.ucp_worker_release_address(worker_, address);
-  endpoints_.resize(static_cast<size_t>(nranks));
   for (size_t r = 0; r < endpoints_.size(); ++r) {
     endpoints_[r].rail = this;
     endpoints_[r].rank = static_cast<Rank>(r);
@@ -73,11 +76,10 @@ UcxRail::~UcxRail() {
   for (Incoming* i : incoming_) delete i;
 }
 
-// Lets UCX work until is_settled(); false: not within the limit.
-bool UcxRail::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
-  const uint64_t since = monotonic_ns();
+// Lets UCX work until is_settled(); false: not before until_ns.
+bool UcxRail::settled(uint64_t until_ns, const std::function<bool()>& is_settled) {
   while (!is_settled()) {
-    if (monotonic_ns() - since > limit_ns) return false;
+    if (monotonic_ns() > until_ns) return false;
     lib_.ucp_worker_progress(worker_);
   }
   return true;
@@ -93,11 +95,11 @@ void UcxRail::close_endpoint(Endpoint& e) {
   if (UCS_PTR_IS_PTR(request)) closing_requests_.push_back(request);
 }
 
-bool UcxRail::close(uint64_t limit_ns) {
+bool UcxRail::close(uint64_t until_ns) {
   closing_ = true;
   if (flushing_ != nullptr) closing_requests_.push_back(std::exchange(flushing_, nullptr));
   for (Endpoint& e : endpoints_) close_endpoint(e);
-  return settled(limit_ns, [this] {
+  return settled(until_ns, [this] {
     std::erase_if(closing_requests_, [this](void* r) {
       if (lib_.ucp_request_check_status(r) == UCS_INPROGRESS) return false;
       lib_.ucp_request_free(r);
@@ -107,24 +109,21 @@ bool UcxRail::close(uint64_t limit_ns) {
   });
 }
 
-bool UcxRail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
+bool UcxRail::recall(uint64_t quiet_ns, uint64_t until_ns) {
   auto num_out = [this] {
     return std::accumulate(endpoints_.begin(), endpoints_.end(), uint64_t{0},
                            [](uint64_t n, const Endpoint& e) { return n + e.zero_copy; });
   };
-  auto all_back = [&] { return num_out() == 0; };
-  const uint64_t since = monotonic_ns();
-  for (uint64_t left = num_out(), before = left + 1; left != 0 && left < before && monotonic_ns() - since < limit_ns;) {
-    before = left;
-    settled(quiet_ns, [&] { return num_out() < before; });
+  uint64_t left = num_out();
+  auto fewer = [&] { return num_out() < left; };
+  while (left != 0 && monotonic_ns() < until_ns && settled(std::min(monotonic_ns() + quiet_ns, until_ns), fewer))
     left = num_out();
-  }
   for (Endpoint& e : endpoints_) {
     if (e.zero_copy == 0) continue;
-    e.cut = true;
+    lose(e.rank, "");  // this rank ends it: not reported as a loss
     close_endpoint(e);
   }
-  return settled(kCutNs, all_back);
+  return settled(monotonic_ns() + kCutNs, [&] { return num_out() == 0; });
 }
 
 bool UcxRail::flush() {
@@ -140,24 +139,12 @@ bool UcxRail::flush() {
 }
 
 void UcxRail::fail(Endpoint& e, ucs_status_t s) {
-  if (e.failed || e.cut) return;
-  e.failed = true;
-  e.failed_ns = monotonic_ns();
-  e.why = s;
-}
-
-std::vector<PeerLoss> UcxRail::losses(uint64_t before_ns) const {
-  std::vector<PeerLoss> found;
-  for (const Endpoint& e : endpoints_)
-    if (e.failed && e.failed_ns < before_ns)
-      found.push_back(loss(e.rank, fmt::format("UCX says{}: {}", device_.empty() ? "" : " of " + device_,
-                                               lib_.ucs_status_string(e.why))));
-  return found;
+  lose(e.rank, fmt::format("UCX says{}: {}", device_.empty() ? "" : " of " + device_, lib_.ucs_status_string(s)));
 }
 
 ucp_ep_h UcxRail::endpoint(Rank to) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
-  if (e.handle != nullptr || e.failed || e.cut) return e.handle;
+  if (e.handle != nullptr || lost(to)) return e.handle;
   ucp_ep_params_t p{};
   p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                  UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
@@ -176,63 +163,37 @@ ucp_ep_h UcxRail::endpoint(Rank to) {
   return e.handle;
 }
 
-void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                   std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) {
+void UcxRail::post(Rank to, Outgoing what) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   ucp_ep_h ep = endpoint(to);
-  if (ep == nullptr || e.failed) {
-    if (zero_copy != nullptr) zero_copy->zero_copy_send->give_back();
-    return;
-  }
+  if (ep == nullptr || lost(to)) return give_back(what.zero_copy);
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
-  if (copy != nullptr) {
-    copy->endpoint = &e;
-    p.user_data = copy.get();
-    p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
-      auto* endpoint = static_cast<Endpoint*>(done->endpoint);
-      endpoint->rail->sent(request, s, *endpoint);
-    };
-  } else if (zero_copy != nullptr) {
-    zero_copy->endpoint = &e;
-    p.user_data = zero_copy;
-    p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      const ZeroCopy& zero_copy = *static_cast<ZeroCopy*>(what);
-      auto* endpoint = static_cast<Endpoint*>(zero_copy.endpoint);
-      --endpoint->zero_copy;
-      zero_copy.zero_copy_send->give_back();
-      ++endpoint->rail->moves_;
-      endpoint->rail->sent(request, s, *endpoint);
-    };
-    ++e.zero_copy;
-  } else {
-    p.user_data = &e;
-    p.cb.send = [](void* request, ucs_status_t s, void* to) {
-      auto* endpoint = static_cast<Endpoint*>(to);
-      endpoint->rail->sent(request, s, *endpoint);
-    };
-  }
-  ++pending_;
-  ++e.pending;
-  const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
-  if (UCS_PTR_IS_PTR(request)) {
-    (void)copy.release();  // owned by the callback
+  p.flags = context_->has_rdma() && what.copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
+  p.user_data = &e;
+  p.cb.send = [](void* request, ucs_status_t s, void* to) {
+    auto* endpoint = static_cast<Endpoint*>(to);
+    endpoint->rail->sent(request, s, *endpoint);
+  };
+  const ucs_status_ptr_t request =
+      lib_.ucp_am_send_nbx(ep, kMessageId, what.header, what.header_bytes, what.data, what.bytes, &p);
+  if (!UCS_PTR_IS_PTR(request)) {
+    give_back(what.zero_copy);
+    if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
     return;
   }
-  --pending_;
-  --e.pending;
-  if (zero_copy != nullptr) {
-    --e.zero_copy;
-    zero_copy->zero_copy_send->give_back();
-  }
-  if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
+  static_assert(sizeof(Request) <= UcxContext::kRequestBytes);
+  new (request) Request{what.copy.release(), what.zero_copy};  // UCX calls back from progress() only
+  if (what.zero_copy != nullptr) ++e.zero_copy;
+  begin_pending(to);
 }
 
 void UcxRail::sent(void* request, ucs_status_t s, Endpoint& to) {
-  --pending_;
-  --to.pending;
+  const auto [copy, zero_copy] = *static_cast<Request*>(request);
+  delete copy;
+  if (zero_copy != nullptr) --to.zero_copy;
+  give_back(zero_copy);
+  end_pending(to.rank);
   lib_.ucp_request_free(request);
   if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
 }
@@ -289,9 +250,7 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
   std::memcpy(static_cast<void*>(&h), header, header_bytes);
   if (closing_ || h.header.session != session()) return UCS_OK;
   if (!plausible(h, header_bytes)) {
-    sink_.fail_here(Status(StatusCode::kInternal,
-                           fmt::format("rank {}: a message that claims to be of rank {} is malformed (kind {})", rank_,
-                                       h.header.from, static_cast<int>(h.header.kind))));
+    sink_.fail_here(malformed(rank_, h.header, bytes));
     return UCS_OK;
   }
   if (is_sealed()) {
@@ -317,5 +276,3 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
 }
 
 }  // namespace rondo::net
-
-#endif

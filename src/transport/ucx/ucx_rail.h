@@ -4,40 +4,33 @@
 // is made at its first use. Its failure is stored as the loss of that rank, with UCX's text. Thread safety: as Rail.
 #pragma once
 
-#ifdef RONDO_HAVE_UCX
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "transport/net/rail.h"
-#include "transport/net/ucx_context.h"
+#include "transport/net/network.h"
+#include "transport/ucx/ucx_library.h"
 
 namespace rondo::net {
 
 class UcxRail final : public Rail {
  public:
-  /// Makes the worker. `device`: UCX's name; empty: UCX's choice. Errors: those of Context, kSystem.
-  static Expected<std::unique_ptr<UcxRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device);
+  /// Makes the worker. The device has UCX's name; without one, UCX chooses. Errors: those of UcxContext, kSystem.
+  static Expected<std::unique_ptr<Rail>> create(Sink& sink, const RailOptions& options);
   /// close() must have returned true before, if anything was sent.
   ~UcxRail() override;
 
   bool progress() override;
   void push() override { (void)progress(); }
-  using Rail::pending;
-  uint32_t pending(Rank to) const override { return endpoints_[static_cast<size_t>(to)].pending; }
   bool connected(Rank to) const override { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }
-  bool lost(Rank r) const override {
-    return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut;
-  }
   /// Not among ranks of one host, whose connections cannot be cut to get the data back. RDMA sends from the ring, which
   /// is registered; registering callers' memory, possibly read-only, is slow or fails.
   bool may_zero_copy(Rank to) const override { return !near(to) && !context_->has_rdma(); }
-  bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
-  std::vector<PeerLoss> losses(uint64_t before_ns) const override;
+  bool recall(uint64_t quiet_ns, uint64_t until_ns) override;
   bool flush() override;
-  bool close(uint64_t limit_ns) override;
+  bool close(uint64_t until_ns) override;
+  int event_fd() const override { return event_fd_; }
   bool arm() override;
 
  private:
@@ -45,34 +38,33 @@ class UcxRail final : public Rail {
     UcxRail* rail = nullptr;
     Rank rank = 0;
     ucp_ep_h handle = nullptr;
-    bool failed = false;
-    bool cut = false;      // by this rank
-    uint32_t pending = 0;  // messages
-    uint32_t zero_copy = 0;
-    uint64_t failed_ns = 0;
-    ucs_status_t why = UCS_OK;
+    uint32_t zero_copy = 0;  // sends not yet returned
   };
   struct Incoming;
-  UcxRail(Rank rank, Sink& sink, std::string device, std::shared_ptr<Context> context)
-      : Rail(rank, sink, std::move(device)), context_(std::move(context)), lib_(context_->library()) {}
-  Status open(int nranks);
+  struct Request;
+  UcxRail(Sink& sink, const RailOptions& o, std::shared_ptr<UcxContext> context)
+      : Rail(o.rank, o.nranks, sink, o.device),
+        context_(std::move(context)),
+        lib_(context_->library()),
+        endpoints_(static_cast<size_t>(o.nranks)) {}
+  Status open();
   ucp_ep_h endpoint(Rank to);
   void close_endpoint(Endpoint& e);
-  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
-            std::unique_ptr<Copy> copy, ZeroCopy* zero_copy) override;
+  void post(Rank to, Outgoing what) override;
   /// UCX's shared memory cannot detect the death of a rank on this host (other transports can), and would not be used
   /// if error handling were requested.
   bool near(Rank r) const { return routes_[static_cast<size_t>(r)].near; }
-  bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
+  bool settled(uint64_t until_ns, const std::function<bool()>& is_settled);
   void sent(void* request, ucs_status_t s, Endpoint& to);
   void fail(Endpoint& e, ucs_status_t s);
   void fetch(const DataHeader& h, bool with_line, void* announced, size_t bytes);
   ucs_status_t receive(const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t& param);
 
-  const std::shared_ptr<Context> context_;
-  const Library& lib_;
+  const std::shared_ptr<UcxContext> context_;
+  const UcxLibrary& lib_;
   ucp_worker_h worker_ = nullptr;
+  int event_fd_ = -1;                // the worker's
   std::vector<Endpoint> endpoints_;  // by rank
   std::vector<Incoming*> incoming_;  // rendezvous in progress
   void* flushing_ = nullptr;
@@ -80,5 +72,3 @@ class UcxRail final : public Rail {
 };
 
 }  // namespace rondo::net
-
-#endif

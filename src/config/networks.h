@@ -1,0 +1,11 @@
+// The networks between hosts, by name. RONDO_TRANSPORT=shm+NAME uses shared memory between ranks of one host and the
+// network between hosts; RONDO_TRANSPORT=NAME uses it between all ranks. The code of each is in transport/NAME/, and
+// transport/net/network.h describes a row. RONDO_TRANSPORT=auto takes the first row that all hosts prefer.
+#pragma once
+
+#define RONDO_NETWORKS(X) \
+  X(ucx)                  \
+  X(tcp)
+
+/// The values of RONDO_TRANSPORT for a network.
+#define RONDO_TRANSPORTS_OF(name) "|shm+" #name "|" #name
