@@ -97,13 +97,14 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
 }
 
 // Passes a received operand on with canonical NaN, without arithmetic, which is the whole cost of fp8.
-template <uint32_t kMaxCode, uint32_t kNanCode>
+template <Dtype kDtype>
 struct ProxyFp8 : Identity {
+  static constexpr auto kMaxCode = static_cast<int8_t>(float_format(kDtype).max_code);
+  static constexpr auto kNanCode = static_cast<int8_t>(float_format(kDtype).nan_code);
   RONDO_INLINE Raw last(Raw x) const {
     const Vec<int8_t> code = reinterpret_cast<Vec<int8_t>>(x);
     const Vec<int8_t> magnitude = code & static_cast<int8_t>(0x7f);
-    return reinterpret_cast<Raw>(
-        magnitude > static_cast<int8_t>(kMaxCode) ? Vec<int8_t>{} + static_cast<int8_t>(kNanCode) : code);
+    return reinterpret_cast<Raw>(magnitude > kMaxCode ? Vec<int8_t>{} + kNanCode : code);
   }
 };
 // Sends a single fp8 wire source on. dst[0], if any, is not written.
@@ -115,9 +116,9 @@ void proxy_fp8(const MixedKernelArgs& m) {
   }
   if (sends.num_dst == 0) return;
   if (m.wire == Dtype::kFloat8E4m3) {
-    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<kFormatE4m3.max_code, kFormatE4m3.nan_code>{});
+    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<Dtype::kFloat8E4m3>{});
   } else {
-    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<kFormatE5m2.max_code, kFormatE5m2.nan_code>{});
+    pass<1, 0>(sends, 0, sends.num_elems, ProxyFp8<Dtype::kFloat8E5m2>{});
   }
 }
 

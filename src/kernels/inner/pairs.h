@@ -25,10 +25,11 @@ typedef int16_t Words16 __attribute__((vector_size(RONDO_KERNEL_WIDTH)));
 typedef int16_t HalfWords16 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 2)));
 
 // V: signed words, because SIMD instructions compare signed.
-template <uint32_t kMaxCode, uint32_t kNanCode, class V>
+template <Dtype kDtype, class V>
 RONDO_INLINE V canonical_words(V code) {
+  constexpr FloatFormat kFormat = float_format(kDtype);
   const V magnitude = code & static_cast<int16_t>(0x7fff);
-  return magnitude > static_cast<int16_t>(kMaxCode) ? V{} + static_cast<int16_t>(kNanCode) : code;
+  return magnitude > static_cast<int16_t>(kFormat.max_code) ? V{} + static_cast<int16_t>(kFormat.nan_code) : code;
 }
 
 // False if a lane may be NaN: the sum of all lanes is NaN then. It is one comparison and a well-predicted branch, while
@@ -69,8 +70,7 @@ struct PairBf16 {
   static RONDO_INLINE Code load_code(const uint8_t* p) { return load(p); }
   static RONDO_INLINE void store_code(uint8_t* p, Code c) { store(p, c); }
   static RONDO_INLINE Code canonical(Code c) {
-    return reinterpret_cast<Code>(
-        canonical_words<kFormatBf16.max_code, kFormatBf16.nan_code>(reinterpret_cast<Words16>(c)));
+    return reinterpret_cast<Code>(canonical_words<Dtype::kBfloat16>(reinterpret_cast<Words16>(c)));
   }
   template <bool kNumbers>
   static RONDO_INLINE Bits rounded(Floats v) {
@@ -165,8 +165,7 @@ struct PairFp16 {
     store_codes(p + sizeof(Codes16), c.half[1]);
   }
   static RONDO_INLINE Codes16 canonical(Codes16 half) {
-    return reinterpret_cast<Codes16>(
-        canonical_words<kFormatFp16.max_code, kFormatFp16.nan_code>(reinterpret_cast<HalfWords16>(half)));
+    return reinterpret_cast<Codes16>(canonical_words<Dtype::kFloat16>(reinterpret_cast<HalfWords16>(half)));
   }
   static RONDO_INLINE Code canonical(Code c) { return {{canonical(c.half[0]), canonical(c.half[1])}}; }
   static RONDO_INLINE Pair widen(Code c) { return {{LanesFp16::widen(c.half[0]), LanesFp16::widen(c.half[1])}}; }

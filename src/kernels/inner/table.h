@@ -5,6 +5,8 @@
 // without a divisor is a sum.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/inner/driver.h"
 #include "kernels/inner/mixed.h"
 
@@ -12,48 +14,34 @@ namespace rondo {
 namespace RONDO_KERNEL_LEVEL {
 namespace {
 
+template <int kBytes>
+using UnsignedOf =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
+
+// Value: the integer type itself; void for floats.
+template <Dtype kDtype, bool kFloat = is_float(kDtype), bool kNarrow = is_narrow_float(kDtype)>
+struct Element {
+  using Unsigned = UnsignedOf<dtype_bytes(kDtype)>;
+  using Value = std::conditional_t<is_signed(kDtype), std::make_signed_t<Unsigned>, Unsigned>;
+  using Format = Wrapping<Unsigned>;
+  using Max = IntMax<Value>;
+  using Min = IntMin<Value>;
+};
 template <Dtype kDtype>
-struct Element;
-#define RONDO_INT_ELEMENT(dtype, type, wrapping) \
-  template <>                                    \
-  struct Element<Dtype::dtype> {                 \
-    using Value = type;                          \
-    using Unsigned = wrapping;                   \
-    using Format = Wrapping<wrapping>;           \
-    using Max = IntMax<type>;                    \
-    using Min = IntMin<type>;                    \
-  };
-RONDO_INT_ELEMENT(kInt8, int8_t, uint8_t)
-RONDO_INT_ELEMENT(kUint8, uint8_t, uint8_t)
-RONDO_INT_ELEMENT(kInt32, int32_t, uint32_t)
-RONDO_INT_ELEMENT(kUint32, uint32_t, uint32_t)
-RONDO_INT_ELEMENT(kInt64, int64_t, uint64_t)
-RONDO_INT_ELEMENT(kUint64, uint64_t, uint64_t)
-#undef RONDO_INT_ELEMENT
-#define RONDO_FLOAT_ELEMENT(dtype, format, bits)      \
-  template <>                                         \
-  struct Element<Dtype::dtype> {                      \
-    using Value = void;                               \
-    using Format = format;                            \
-    using Max = FloatExtreme<format, Vec<bits>, true>;  \
-    using Min = FloatExtreme<format, Vec<bits>, false>; \
-  };
-RONDO_FLOAT_ELEMENT(kFloat32, Fp32, uint32_t)
-RONDO_FLOAT_ELEMENT(kFloat64, Fp64, uint64_t)
-#undef RONDO_FLOAT_ELEMENT
-#define RONDO_NARROW_ELEMENT(dtype, format, spec, code)                        \
-  template <>                                                                  \
-  struct Element<Dtype::dtype> {                                               \
-    using Value = void;                                                        \
-    using Format = format;                                                     \
-    using Max = NarrowExtreme<code, spec.max_code, spec.nan_code, true>;       \
-    using Min = NarrowExtreme<code, spec.max_code, spec.nan_code, false>;      \
-  };
-RONDO_NARROW_ELEMENT(kFloat16, Fp16, kFormatFp16, int16_t)
-RONDO_NARROW_ELEMENT(kBfloat16, Bf16, kFormatBf16, int16_t)
-RONDO_NARROW_ELEMENT(kFloat8E4m3, E4m3, kFormatE4m3, int8_t)
-RONDO_NARROW_ELEMENT(kFloat8E5m2, E5m2, kFormatE5m2, int8_t)
-#undef RONDO_NARROW_ELEMENT
+struct Element<kDtype, true, false> {
+  using Value = void;
+  using Format = typename FormatOf<kDtype>::type;
+  using Max = FloatExtreme<Format, Vec<UnsignedOf<dtype_bytes(kDtype)>>, true>;
+  using Min = FloatExtreme<Format, Vec<UnsignedOf<dtype_bytes(kDtype)>>, false>;
+};
+template <Dtype kDtype>
+struct Element<kDtype, true, true> {
+  using Value = void;
+  using Format = typename FormatOf<kDtype>::type;
+  using Max = NarrowExtreme<kDtype, true>;
+  using Min = NarrowExtreme<kDtype, false>;
+};
 
 template <Dtype kDtype>
 void sum(const KernelArgs& args) {
@@ -125,7 +113,7 @@ void premul_sum(const KernelArgs& args) {
 void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
 
 // Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
-#define RONDO_ROW(e, v, name, bytes, acc)                                                                       \
+#define RONDO_ROW(e, ...) \
   {&sum<Dtype::e>, &prod<Dtype::e>, &max<Dtype::e>, &min<Dtype::e>, &avg<Dtype::e>, &premul_sum<Dtype::e>},
 #define RONDO_TABLE(level_name) \
   { level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}, &mixed }
