@@ -208,8 +208,11 @@ void add_size_options(CLI::App& c, PerfArgs& a) {
       ->type_name("N")
       ->group(group);
   c.add_option("-d,--datatype", a.dtypes,
-               "Selects types: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2, a "
-               "list, or all")
+               "Selects types:"
+#define RONDO_X(e, v, name, ...) " " name
+               RONDO_DTYPES(RONDO_X)
+#undef RONDO_X
+                   ", a list, or all")
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/float_formats.h"
+
 namespace rondo::tools {
 namespace {
 
@@ -18,22 +20,15 @@ uint64_t mix(uint64_t x) {  // finaliser of splitmix64
   return x ^ (x >> 31);
 }
 
-struct FloatFormat {
+struct Format {
   int exponent_bits, mantissa_bits;
   bool only_nan;  // fp8 e4m3: the highest exponent holds numbers; only its last pattern is NaN
 };
-FloatFormat format_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat16: return {5, 10, false};
-    case Dtype::kBfloat16: return {8, 7, false};
-    case Dtype::kFloat8E4m3: return {4, 3, true};
-    case Dtype::kFloat8E5m2: return {5, 2, false};
-    case Dtype::kFloat64: return {11, 52, false};
-    default: return {8, 23, false};
-  }
-}
-bool is_signed(Dtype dtype) {
-  return is_float(dtype) || dtype == Dtype::kInt8 || dtype == Dtype::kInt32 || dtype == Dtype::kInt64;
+Format format_of(Dtype dtype) {
+  if (dtype == Dtype::kFloat64) return {11, 52, false};
+  if (!is_narrow_float(dtype)) return {8, 23, false};
+  const FloatFormat f = float_format(dtype);
+  return {static_cast<int>(8 * dtype_bytes(dtype)) - 1 - f.mantissa_bits, f.mantissa_bits, !f.has_infinity()};
 }
 uint64_t low_bits(uint64_t x, uint32_t bytes) { return bytes == 8 ? x : x & ((uint64_t{1} << (8 * bytes)) - 1); }
 
@@ -51,18 +46,13 @@ bool less(Dtype dtype, uint64_t a, uint64_t b) {
 
 }  // namespace
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::kFloat16 || dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64 ||
-         dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat8E4m3 || dtype == Dtype::kFloat8E5m2;
-}
-
 double decode_float(Dtype dtype, uint64_t bits) {
   const auto [exponent_bits, mantissa_bits, only_nan] = format_of(dtype);
   const int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
   const uint64_t mantissa = bits & ((uint64_t{1} << mantissa_bits) - 1);
   const int exponent = static_cast<int>(bits >> mantissa_bits) & top;
   const double sign = bits >> (mantissa_bits + exponent_bits) & 1 ? -1.0 : 1.0;
-  if (only_nan && exponent == top && mantissa == 7) return std::nan("");
+  if (only_nan && exponent == top && mantissa == (uint64_t{1} << mantissa_bits) - 1) return std::nan("");
   if (!only_nan && exponent == top) return mantissa != 0 ? std::nan("") : sign * HUGE_VAL;
   const double whole = static_cast<double>(mantissa | (exponent != 0 ? uint64_t{1} << mantissa_bits : 0));
   return sign * std::ldexp(whole, std::max(exponent, 1) - bias - mantissa_bits);

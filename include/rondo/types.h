@@ -1,6 +1,6 @@
 // The tables of element types, reduction operators, collectives and type rows. Names and sizes are generated from them.
-// The kernel tables, the tests and the command line iterate over them. CONTRIBUTING.md (recipe 3) lists every file that
-// a new element type or operator needs.
+// The kernel tables, the tests and the command line iterate over them. CONTRIBUTING.md (recipe 3) lists what a new
+// element type or operator needs.
 //
 // Host and device: plain constexpr data, no dependency.
 #pragma once
@@ -14,24 +14,28 @@ namespace rondo {
 
 using Rank = int32_t;
 
-// X(enumerator, value, name, bytes, accumulator). The values are those of ncclDataType_t, so a cast converts them.
-// Floats of 8 and 16 bits are added and multiplied in fp32, and rounded once per instruction.
-#define RONDO_DTYPES(X)                         \
-  X(kInt8, 0, "int8", 1, kInt8)                 \
-  X(kUint8, 1, "uint8", 1, kUint8)              \
-  X(kInt32, 2, "int32", 4, kInt32)              \
-  X(kUint32, 3, "uint32", 4, kUint32)           \
-  X(kInt64, 4, "int64", 8, kInt64)              \
-  X(kUint64, 5, "uint64", 8, kUint64)           \
-  X(kFloat16, 6, "half", 2, kFloat32)           \
-  X(kFloat32, 7, "float", 4, kFloat32)          \
-  X(kFloat64, 8, "double", 8, kFloat64)         \
-  X(kBfloat16, 9, "bfloat16", 2, kFloat32)      \
-  X(kFloat8E4m3, 10, "fp8_e4m3", 1, kFloat32)   \
-  X(kFloat8E5m2, 11, "fp8_e5m2", 1, kFloat32)
+/// The numbers that an element type holds.
+enum class NumberKind : uint8_t { kSigned, kUnsigned, kFloat };
+
+// X(enumerator, value, name, bytes, accumulator, kind). The values are those of ncclDataType_t, so a cast converts
+// them. Floats of 8 and 16 bits are added and multiplied in fp32, and rounded once per instruction. Their formats are in
+// src/kernels/float_formats.h.
+#define RONDO_DTYPES(X)                               \
+  X(kInt8, 0, "int8", 1, kInt8, kSigned)              \
+  X(kUint8, 1, "uint8", 1, kUint8, kUnsigned)         \
+  X(kInt32, 2, "int32", 4, kInt32, kSigned)           \
+  X(kUint32, 3, "uint32", 4, kUint32, kUnsigned)      \
+  X(kInt64, 4, "int64", 8, kInt64, kSigned)           \
+  X(kUint64, 5, "uint64", 8, kUint64, kUnsigned)      \
+  X(kFloat16, 6, "half", 2, kFloat32, kFloat)         \
+  X(kFloat32, 7, "float", 4, kFloat32, kFloat)        \
+  X(kFloat64, 8, "double", 8, kFloat64, kFloat)       \
+  X(kBfloat16, 9, "bfloat16", 2, kFloat32, kFloat)    \
+  X(kFloat8E4m3, 10, "fp8_e4m3", 1, kFloat32, kFloat) \
+  X(kFloat8E5m2, 11, "fp8_e5m2", 1, kFloat32, kFloat)
 
 enum class Dtype : uint8_t {
-#define RONDO_X(e, v, name, bytes, acc) e = v,
+#define RONDO_X(e, v, name, bytes, acc, kind) e = v,
   RONDO_DTYPES(RONDO_X)
 #undef RONDO_X
 };
@@ -91,7 +95,7 @@ inline constexpr int kNumCollectives = 0 RONDO_COLLECTIVES(RONDO_X);
 
 constexpr uint32_t dtype_bytes(Dtype t) {
   constexpr uint8_t kBytes[] = {
-#define RONDO_X(e, v, name, bytes, acc) bytes,
+#define RONDO_X(e, v, name, bytes, acc, kind) bytes,
       RONDO_DTYPES(RONDO_X)
 #undef RONDO_X
   };
@@ -100,15 +104,27 @@ constexpr uint32_t dtype_bytes(Dtype t) {
 /// Returns the accumulator type of sums and products of `t`.
 constexpr Dtype accumulator_of(Dtype t) {
   constexpr Dtype kAcc[] = {
-#define RONDO_X(e, v, name, bytes, acc) Dtype::acc,
+#define RONDO_X(e, v, name, bytes, acc, kind) Dtype::acc,
       RONDO_DTYPES(RONDO_X)
 #undef RONDO_X
   };
   return kAcc[static_cast<int>(t)];
 }
+constexpr NumberKind number_kind(Dtype t) {
+  constexpr NumberKind kKinds[] = {
+#define RONDO_X(e, v, name, bytes, acc, kind) NumberKind::kind,
+      RONDO_DTYPES(RONDO_X)
+#undef RONDO_X
+  };
+  return kKinds[static_cast<int>(t)];
+}
+constexpr bool is_float(Dtype t) { return number_kind(t) == NumberKind::kFloat; }
+constexpr bool is_signed(Dtype t) { return number_kind(t) != NumberKind::kUnsigned; }
+/// Returns true for floats of 8 and 16 bits.
+constexpr bool is_narrow_float(Dtype t) { return is_float(t) && dtype_bytes(t) < 4; }
 constexpr std::string_view dtype_name(Dtype t) {
   constexpr std::string_view kNames[] = {
-#define RONDO_X(e, v, name, bytes, acc) name,
+#define RONDO_X(e, v, name, bytes, acc, kind) name,
       RONDO_DTYPES(RONDO_X)
 #undef RONDO_X
   };

@@ -24,7 +24,7 @@ Expected<uint64_t> count_elems(const Unit& unit, const Tensor& t) {
   return n;
 }
 
-bool is_float(Dtype t) {
+bool has_gradients(Dtype t) {
   return t == Dtype::kFloat64 || t == Dtype::kFloat32 || t == Dtype::kFloat16 || t == Dtype::kBfloat16;
 }
 
@@ -33,7 +33,7 @@ Expected<Segment> types_of(const Unit& unit, const Tensor& t, const Options& o) 
   Segment s;
   s.master = s.param = s.reduce = t.dtype;
   s.trainable = t.trainable;
-  if (!is_float(t.dtype)) {
+  if (!has_gradients(t.dtype)) {
     if (t.trainable)
       return wrong(unit, t, fmt::format("{} has no gradients: it cannot be trainable", dtype_name(t.dtype)));
     return s;

@@ -16,19 +16,14 @@ namespace {
 
 // NCCL passes the scale in the call's type, rondo in the type of the sums.
 void widen_scale(Dtype dtype, const void* from, std::byte (&to)[8]) {
-  const auto widened = [&](const FloatFormat& format, size_t bytes) {
-    uint32_t code = 0;
-    std::memcpy(&code, from, bytes);  // little-endian, like every supported host
-    const float value = value_of_code(code, format);
-    std::memcpy(to, &value, sizeof value);
-  };
-  switch (dtype) {
-    case Dtype::kFloat16: return widened(kFormatFp16, 2);
-    case Dtype::kBfloat16: return widened(kFormatBf16, 2);
-    case Dtype::kFloat8E4m3: return widened(kFormatE4m3, 1);
-    case Dtype::kFloat8E5m2: return widened(kFormatE5m2, 1);
-    default: std::memcpy(to, from, dtype_bytes(dtype));
+  if (!is_narrow_float(dtype)) {
+    std::memcpy(to, from, dtype_bytes(dtype));
+    return;
   }
+  uint32_t code = 0;
+  std::memcpy(&code, from, dtype_bytes(dtype));  // little-endian, like every supported host
+  const float value = value_of_code(code, dtype);
+  std::memcpy(to, &value, sizeof value);
 }
 
 // Accepts a built-in operator or one of this communicator's own.

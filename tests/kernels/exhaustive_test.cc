@@ -77,12 +77,19 @@ void check_all_codes_scaled() {
   }
 }
 
-TEST(EveryPair, OfE4m3) { check_all_pairs<Dtype::kFloat8E4m3>(); }
-TEST(EveryPair, OfE5m2) { check_all_pairs<Dtype::kFloat8E5m2>(); }
-TEST(EveryCodeScaled, OfFp16) { check_all_codes_scaled<Dtype::kFloat16>(); }
-TEST(EveryCodeScaled, OfBf16) { check_all_codes_scaled<Dtype::kBfloat16>(); }
-TEST(EveryCodeScaled, OfE4m3) { check_all_codes_scaled<Dtype::kFloat8E4m3>(); }
-TEST(EveryCodeScaled, OfE5m2) { check_all_codes_scaled<Dtype::kFloat8E5m2>(); }
+template <Dtype kDtype>
+void check_if_narrow() {
+  if constexpr (is_narrow_float(kDtype)) {
+    if constexpr (dtype_bytes(kDtype) == 1) check_all_pairs<kDtype>();
+    check_all_codes_scaled<kDtype>();
+  }
+}
+
+TEST(Exhaustive, NarrowFloats) {
+#define RONDO_X(e, ...) check_if_narrow<Dtype::e>();
+  RONDO_DTYPES(RONDO_X)
+#undef RONDO_X
+}
 
 }  // namespace
 }  // namespace rondo

@@ -2,33 +2,18 @@
 // row_index (include/rondo/types.h). Shares no code with the library. One element at a time, with explicit roundings.
 #pragma once
 
-#include <cstdlib>
-
 #include "kernels/oracle.h"
 
 namespace rondo::oracle {
 
 /// The value of an element of `t`, from its bits in the lower bytes.
 inline float mixed_widen(Dtype t, uint32_t bits) {
-  switch (t) {
-    case Dtype::kFloat32: return std::bit_cast<float>(bits);
-    case Dtype::kBfloat16: return static_cast<float>(decode(bits, kBf16));
-    case Dtype::kFloat16: return static_cast<float>(decode(bits, kFp16));
-    case Dtype::kFloat8E4m3: return static_cast<float>(decode(bits, kE4m3));
-    case Dtype::kFloat8E5m2: return static_cast<float>(decode(bits, kE5m2));
-    default: std::abort();
-  }
+  return t == Dtype::kFloat32 ? std::bit_cast<float>(bits) : static_cast<float>(decode(bits, float_spec(t)));
 }
 /// The bits of the element of `t` nearest to x.
 inline uint32_t mixed_narrow(Dtype t, float x) {
-  switch (t) {
-    case Dtype::kFloat32: return std::isnan(x) ? 0x7fc00000u : std::bit_cast<uint32_t>(x);
-    case Dtype::kBfloat16: return encode(x, kBf16);
-    case Dtype::kFloat16: return encode(x, kFp16);
-    case Dtype::kFloat8E4m3: return encode(x, kE4m3);
-    case Dtype::kFloat8E5m2: return encode(x, kE5m2);
-    default: std::abort();
-  }
+  if (t != Dtype::kFloat32) return encode(x, float_spec(t));
+  return std::isnan(x) ? 0x7fc00000u : std::bit_cast<uint32_t>(x);
 }
 inline float mixed_round(Dtype t, float x) { return mixed_widen(t, mixed_narrow(t, x)); }
 

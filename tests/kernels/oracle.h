@@ -14,20 +14,11 @@
 #include <vector>
 
 #include "rondo/types.h"
+#include "support/float_spec.h"
 
 namespace rondo::oracle {
 
-struct Spec {
-  int exponent_bits, mantissa_bits, bias;
-  bool has_infinity;
-  uint32_t canonical_nan;
-};
-inline constexpr Spec kFp16{5, 10, 15, true, 0x7e00};
-inline constexpr Spec kBf16{8, 7, 127, true, 0x7fc0};
-inline constexpr Spec kE4m3{4, 3, 7, false, 0x7f};
-inline constexpr Spec kE5m2{5, 2, 15, true, 0x7f};
-
-inline double decode(uint32_t code, const Spec& s) {
+inline double decode(uint32_t code, const FloatSpec& s) {
   const uint32_t mantissa = code & ((1u << s.mantissa_bits) - 1);
   const uint32_t exponent = (code >> s.mantissa_bits) & ((1u << s.exponent_bits) - 1);
   const bool negative = ((code >> (s.mantissa_bits + s.exponent_bits)) & 1) != 0;
@@ -38,16 +29,16 @@ inline double decode(uint32_t code, const Spec& s) {
   } else if (!s.has_infinity && exponent == top && mantissa == (1u << s.mantissa_bits) - 1) {
     value = std::numeric_limits<double>::quiet_NaN();
   } else if (exponent == 0) {
-    value = std::ldexp(static_cast<double>(mantissa), 1 - s.bias - s.mantissa_bits);
+    value = std::ldexp(static_cast<double>(mantissa), 1 - s.bias() - s.mantissa_bits);
   } else {
     value = std::ldexp(static_cast<double>(mantissa + (1u << s.mantissa_bits)),
-                       static_cast<int>(exponent) - s.bias - s.mantissa_bits);
+                       static_cast<int>(exponent) - s.bias() - s.mantissa_bits);
   }
   return negative ? -value : value;
 }
 
 /// Nearest code, ties to even. Half a step or more beyond the largest finite number: infinity, or saturation.
-inline uint32_t encode(float value, const Spec& s) {
+inline uint32_t encode(float value, const FloatSpec& s) {
   if (std::isnan(value)) return s.canonical_nan;
   const double magnitude = std::fabs(static_cast<double>(value));
   const uint32_t sign = std::signbit(value) ? 1u << (s.mantissa_bits + s.exponent_bits) : 0;
@@ -72,43 +63,34 @@ inline uint32_t encode(float value, const Spec& s) {
   return sign | low;
 }
 
+template <int kBytes>
+using UnsignedOf =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
+
+/// Integers, float and double: the type is its own accumulator.
+template <Dtype kDtype, bool kNarrow = is_narrow_float(kDtype)>
+struct Element {
+  using Unsigned = UnsignedOf<dtype_bytes(kDtype)>;
+  using Integer = std::conditional_t<is_signed(kDtype), std::make_signed_t<Unsigned>, Unsigned>;
+  using Float = std::conditional_t<kDtype == Dtype::kFloat32, float, double>;
+  using Store = std::conditional_t<is_float(kDtype), Float, Integer>;
+  using Acc = Store;
+  static Acc widen(Store x) { return x; }
+  static Store narrow(Acc x) {
+    if constexpr (is_float(kDtype)) {
+      if (x != x) return std::numeric_limits<Store>::quiet_NaN();
+    }
+    return x;
+  }
+};
 template <Dtype kDtype>
-struct Element;
-#define RONDO_ORACLE_PLAIN(dtype, type)                        \
-  template <>                                                  \
-  struct Element<Dtype::dtype> {                               \
-    using Store = type;                                        \
-    using Acc = type;                                          \
-    static Acc widen(Store x) { return x; }                    \
-    static Store narrow(Acc x) {                               \
-      if constexpr (std::is_floating_point_v<type>) {          \
-        if (x != x) return std::numeric_limits<type>::quiet_NaN(); \
-      }                                                        \
-      return x;                                                \
-    }                                                          \
-  };
-RONDO_ORACLE_PLAIN(kInt8, int8_t)
-RONDO_ORACLE_PLAIN(kUint8, uint8_t)
-RONDO_ORACLE_PLAIN(kInt32, int32_t)
-RONDO_ORACLE_PLAIN(kUint32, uint32_t)
-RONDO_ORACLE_PLAIN(kInt64, int64_t)
-RONDO_ORACLE_PLAIN(kUint64, uint64_t)
-RONDO_ORACLE_PLAIN(kFloat32, float)
-RONDO_ORACLE_PLAIN(kFloat64, double)
-#undef RONDO_ORACLE_PLAIN
-#define RONDO_ORACLE_NARROW(dtype, type, spec)                                      \
-  template <>                                                                       \
-  struct Element<Dtype::dtype> {                                                    \
-    using Store = type;                                                             \
-    using Acc = float;                                                              \
-    static Acc widen(Store x) { return static_cast<float>(decode(x, spec)); }       \
-    static Store narrow(Acc x) { return static_cast<Store>(encode(x, spec)); }      \
-  };
-RONDO_ORACLE_NARROW(kFloat16, uint16_t, kFp16)
-RONDO_ORACLE_NARROW(kBfloat16, uint16_t, kBf16)
-RONDO_ORACLE_NARROW(kFloat8E4m3, uint8_t, kE4m3)
-RONDO_ORACLE_NARROW(kFloat8E5m2, uint8_t, kE5m2)
-#undef RONDO_ORACLE_NARROW
+struct Element<kDtype, true> {
+  using Store = UnsignedOf<dtype_bytes(kDtype)>;
+  using Acc = float;
+  static Acc widen(Store x) { return static_cast<float>(decode(x, float_spec(kDtype))); }
+  static Store narrow(Acc x) { return static_cast<Store>(encode(x, float_spec(kDtype))); }
+};
 
 // Wide integers hold every sum and product of two. The cast back to T wraps.
 template <class T>

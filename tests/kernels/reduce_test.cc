@@ -165,7 +165,7 @@ class ReduceKernels : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(ReduceKernels, EqualTheOracleBitForBit) {
   const Op op = static_cast<Op>(std::get<1>(GetParam()));
   switch (static_cast<Dtype>(std::get<0>(GetParam()))) {
-#define RONDO_X(e, v, name, bytes, acc) \
+#define RONDO_X(e, ...) \
   case Dtype::e: return check_dtype<Dtype::e>(op);
     RONDO_DTYPES(RONDO_X)
 #undef RONDO_X

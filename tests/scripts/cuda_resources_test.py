@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_REGISTERS = 128  # 65536 of a multiprocessor for 512 threads
-DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16") + (
-    "fp8_e4m3", "fp8_e5m2")
+TYPES_H = Path(__file__).parents[2] / "include/rondo/types.h"
+DTYPES = re.findall(r'X\(k\w+, \d+, "(\w+)", \d+, k', TYPES_H.read_text())
 HOT = {f"rondo_{what}_{dtype}_sum" for what in ("interpret", "reduce") for dtype in ("float", "half", "bfloat16")}
 HOT |= {"rondo_interpret_copy", "rondo_copy"}
 OPTIMIZER = {f"rondo_optimizer_{rule}" for rule in ("sgd", "momentum", "adam", "adadelta")}

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "support/float_spec.h"
+
 namespace rondo::testing {
 namespace {
 
@@ -21,29 +23,6 @@ uint64_t hash(uint64_t seed, uint64_t position, uint64_t rank) {
   return mix(mix(seed * 0x2545f4914f6cdd1du + position) + rank * 0xd6e8feb86659fd93u);
 }
 uint64_t hash_all_ranks(uint64_t seed, uint64_t position) { return mix(mix(seed ^ 0xabcdef) + position); }
-
-struct FloatFormat {
-  int exponent_bits;
-  int mantissa_bits;
-  bool has_infinity;
-  int max_exponent() const { return (1 << (exponent_bits - 1)) - (has_infinity ? 1 : 0); }
-  int min_exponent() const { return 2 - (1 << (exponent_bits - 1)); }  // of normal numbers
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-};
-
-FloatFormat format_of(Dtype t) {
-  switch (t) {
-    case Dtype::kFloat16: return {5, 10, true};
-    case Dtype::kBfloat16: return {8, 7, true};
-    case Dtype::kFloat8E4m3: return {4, 3, false};
-    case Dtype::kFloat8E5m2: return {5, 2, true};
-    case Dtype::kFloat32: return {8, 23, true};
-    case Dtype::kFloat64: return {11, 52, true};
-    default: std::abort();
-  }
-}
-
-bool is_signed(Dtype t) { return t == Dtype::kInt8 || t == Dtype::kInt32 || t == Dtype::kInt64; }
 
 uint64_t load_bits(Dtype t, const void* element) {
   uint64_t bits = 0;
@@ -70,7 +49,7 @@ int64_t in_range(uint64_t h, int64_t max_abs) {
 }
 
 double sum_input(const DataSpec& spec, Rank rank, uint64_t position) {
-  const FloatFormat f = format_of(spec.dtype);
+  const oracle::FloatSpec f = oracle::float_spec(spec.dtype);
   const uint64_t common = hash_all_ranks(spec.seed, position);
   int64_t budget = int64_t{1} << (f.mantissa_bits + 1);
   if (spec.op == Op::kPremulSum) budget /= 2;
@@ -83,7 +62,7 @@ double sum_input(const DataSpec& spec, Rank rank, uint64_t position) {
 }
 
 double prod_input(const DataSpec& spec, Rank rank, uint64_t position) {
-  const FloatFormat f = format_of(spec.dtype);
+  const oracle::FloatSpec f = oracle::float_spec(spec.dtype);
   const uint64_t common = hash_all_ranks(spec.seed, position);
   const uint64_t h = hash(spec.seed, position, static_cast<uint64_t>(rank));
   const int64_t budget = std::min(-f.min_exponent(), f.max_exponent()) - 1;
@@ -97,7 +76,7 @@ uint64_t order_input_bits(const DataSpec& spec, Rank rank, uint64_t position) {
   const uint64_t h = hash(spec.seed, position, static_cast<uint64_t>(rank));
   const uint64_t sign = uint64_t{1} << (8 * dtype_bytes(spec.dtype) - 1);
   if (hash_all_ranks(spec.seed, position) % 8 == 0) return (h & 1) != 0 ? sign : 0;
-  const FloatFormat f = format_of(spec.dtype);
+  const oracle::FloatSpec f = oracle::float_spec(spec.dtype);
   const uint64_t exponent_mask = ((uint64_t{1} << f.exponent_bits) - 1) << f.mantissa_bits;
   const uint64_t lowest_exponent_bit = uint64_t{1} << f.mantissa_bits;
   const bool special = (h & exponent_mask) == exponent_mask;
@@ -208,18 +187,13 @@ double add_in_rank_order(Dtype dtype, uint64_t seed, int nranks, uint64_t positi
 
 }  // namespace
 
-bool is_float(Dtype t) {
-  return t == Dtype::kFloat16 || t == Dtype::kBfloat16 || t == Dtype::kFloat8E4m3 || t == Dtype::kFloat8E5m2 ||
-         t == Dtype::kFloat32 || t == Dtype::kFloat64;
-}
-
 double decode_float(Dtype dtype, const void* element) {
   if (dtype == Dtype::kFloat64) {
     double x;
     std::memcpy(&x, element, sizeof(x));
     return x;
   }
-  const FloatFormat f = format_of(dtype);
+  const oracle::FloatSpec f = oracle::float_spec(dtype);
   const uint64_t bits = load_bits(dtype, element);
   const uint64_t mantissa = bits & ((uint64_t{1} << f.mantissa_bits) - 1);
   const auto biased = static_cast<int>(bits >> f.mantissa_bits & ((uint64_t{1} << f.exponent_bits) - 1));
@@ -242,7 +216,7 @@ void encode_float(Dtype dtype, double x, void* element) {
     std::memcpy(element, &x, sizeof(x));
     return;
   }
-  const FloatFormat f = format_of(dtype);
+  const oracle::FloatSpec f = oracle::float_spec(dtype);
   const uint64_t sign = std::signbit(x) ? uint64_t{1} << (f.exponent_bits + f.mantissa_bits) : 0;
   const uint64_t top = ((uint64_t{1} << f.exponent_bits) - 1) << f.mantissa_bits;
   const double magnitude = std::fabs(x);

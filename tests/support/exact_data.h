@@ -48,7 +48,6 @@ void expect_rank_order(Dtype dtype, uint64_t seed, int nranks, uint64_t first_el
 double decode_float(Dtype dtype, const void* element);
 /// The element nearest to x, ties to even. Finite x must not overflow. Infinity needs a dtype that has it.
 void encode_float(Dtype dtype, double x, void* element);
-bool is_float(Dtype dtype);
 
 /// Index of the first element with different bits; num_elems if there is none.
 uint64_t first_difference(Dtype dtype, const void* a, const void* b, uint64_t num_elems);

@@ -61,17 +61,20 @@ struct Bf16Element {
 };
 
 /// fp16, e4m3 and e5m2 by arithmetic on the bits, as NarrowFloat of the host kernels.
-template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
+template <Dtype kDtype>
 struct NarrowElement {
-  static constexpr int kBytes = kBits / 8;
+  static constexpr FloatFormat kFormat = float_format(kDtype);
+  static constexpr uint32_t kMaxCode = kFormat.max_code;
+  static constexpr uint32_t kNanCode = kFormat.nan_code;
+  static constexpr int kBytes = static_cast<int>(dtype_bytes(kDtype));
+  static constexpr int kBits = 8 * kBytes;
   using Acc = float;
-  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr int kShift = 23 - kFormat.mantissa_bits;
   static constexpr uint32_t kSign = 1u << (kBits - 1);
-  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kFormat.bias) << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
   // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds to that place.
-  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
-  static constexpr bool kHasInfinity = (kMaxCode & ((1u << kMantissaBits) - 1)) == 0;
+  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kFormat.bias - kFormat.mantissa_bits + 23) << 23;
 
   static RONDO_HOST_DEVICE_INLINE float widen(Unsigned<kBytes> code) {
     const uint32_t sign = static_cast<uint32_t>(code & kSign) << (32 - kBits);
@@ -79,7 +82,7 @@ struct NarrowElement {
     const uint32_t shifted = magnitude << kShift;
     const float subnormal = float_of(shifted + kMinNormal) - float_of(kMinNormal);
     uint32_t r = shifted < (1u << 23) ? bits_of(subnormal) : shifted + kRebias;
-    if constexpr (kHasInfinity) r = magnitude >= kMaxCode ? (shifted | 0x7f800000u) : r;
+    if constexpr (kFormat.has_infinity()) r = magnitude >= kMaxCode ? (shifted | 0x7f800000u) : r;
     else r = magnitude > kMaxCode ? 0x7fc00000u : r;
     return float_of(r | sign);
   }
@@ -95,11 +98,7 @@ struct NarrowElement {
     return static_cast<Unsigned<kBytes>>(a == a ? (r | sign) : kNanCode);
   }
 };
-template <const FloatFormat& f, int kBits>
-using NarrowElementOf = NarrowElement<f.mantissa_bits, f.bias, f.max_code, f.nan_code, kBits>;
-using E4m3Element = NarrowElementOf<kFormatE4m3, 8>;
-using E5m2Element = NarrowElementOf<kFormatE5m2, 8>;
-using Fp16Bits = NarrowElementOf<kFormatFp16, 16>;
+using Fp16Bits = NarrowElement<Dtype::kFloat16>;
 
 struct Fp16Element {
   static constexpr int kBytes = 2;
@@ -124,25 +123,24 @@ struct Fp16Element {
   }
 };
 
-template <Dtype>
-struct ElementOf;
-#define RONDO_ELEMENT(dtype, element) \
-  template <>                         \
-  struct ElementOf<Dtype::dtype> {    \
-    using type = element;             \
+template <Dtype kDtype, bool kNarrow = is_narrow_float(kDtype)>
+struct ElementOf {
+  using Code = Unsigned<static_cast<int>(dtype_bytes(kDtype))>;
+  using type = IntElement<std::conditional_t<is_signed(kDtype), std::make_signed_t<Code>, Code>>;
+};
+template <Dtype kDtype>
+struct ElementOf<kDtype, true> {
+  using type = NarrowElement<kDtype>;
+};
+#define RONDO_ELEMENT(dtype, element)                             \
+  template <>                                                     \
+  struct ElementOf<Dtype::dtype, is_narrow_float(Dtype::dtype)> { \
+    using type = element;                                         \
   };
-RONDO_ELEMENT(kInt8, IntElement<int8_t>)
-RONDO_ELEMENT(kUint8, IntElement<uint8_t>)
-RONDO_ELEMENT(kInt32, IntElement<int32_t>)
-RONDO_ELEMENT(kUint32, IntElement<uint32_t>)
-RONDO_ELEMENT(kInt64, IntElement<int64_t>)
-RONDO_ELEMENT(kUint64, IntElement<uint64_t>)
 RONDO_ELEMENT(kFloat16, Fp16Element)
 RONDO_ELEMENT(kFloat32, Fp32Element)
 RONDO_ELEMENT(kFloat64, Fp64Element)
 RONDO_ELEMENT(kBfloat16, Bf16Element)
-RONDO_ELEMENT(kFloat8E4m3, E4m3Element)
-RONDO_ELEMENT(kFloat8E5m2, E5m2Element)
 #undef RONDO_ELEMENT
 template <Dtype kDtype>
 using Element = typename ElementOf<kDtype>::type;

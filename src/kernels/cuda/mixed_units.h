@@ -20,8 +20,8 @@ RONDO_HOST_DEVICE_INLINE void with_element(Dtype t, F f) {
   switch (t) {
     case Dtype::kBfloat16: return f(Bf16Element{});
     case Dtype::kFloat16: return f(Fp16Element{});
-    case Dtype::kFloat8E4m3: return f(E4m3Element{});
-    case Dtype::kFloat8E5m2: return f(E5m2Element{});
+    case Dtype::kFloat8E4m3: return f(Element<Dtype::kFloat8E4m3>{});
+    case Dtype::kFloat8E5m2: return f(Element<Dtype::kFloat8E5m2>{});
     default: return f(Fp32Element{});
   }
 }

@@ -47,11 +47,12 @@ RONDO_INLINE Doubles canonical(Doubles v) {
 }
 #endif
 
-// Codes of f with canonical NaN. V: lanes of T, signed because SIMD instructions compare signed.
-template <const FloatFormat& f, class T, class V>
+// Codes of a narrow float with canonical NaN. V: lanes of T, signed because SIMD instructions compare signed.
+template <Dtype kDtype, class T, class V>
 RONDO_INLINE V canonical_codes(V code) {
-  const V magnitude = code & static_cast<T>(f.sign_bit - 1);
-  return magnitude > static_cast<T>(f.max_code) ? V{} + static_cast<T>(f.nan_code) : code;
+  constexpr FloatFormat kFormat = float_format(kDtype);
+  const V magnitude = code & static_cast<T>((1u << (8 * sizeof(T) - 1)) - 1);
+  return magnitude > static_cast<T>(kFormat.max_code) ? V{} + static_cast<T>(kFormat.nan_code) : code;
 }
 
 // The accumulators of one storage vector.
@@ -114,15 +115,19 @@ struct Bf16 {
 
 // fp16, e4m3 and e5m2 by arithmetic on the bits. Multiplying subnormals would be shorter, but costs a microcode assist
 // per vector on many processors, and gives zeros if the caller's thread flushes subnormals.
-template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
+template <Dtype kDtype>
 struct NarrowFloat {
+  static constexpr FloatFormat kFormat = float_format(kDtype);
+  static constexpr uint32_t kMaxCode = kFormat.max_code;
+  static constexpr uint32_t kNanCode = kFormat.nan_code;
+  static constexpr int kBits = static_cast<int>(8 * dtype_bytes(kDtype));
   static constexpr int kPerLane = 32 / kBits;
-  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr int kShift = 23 - kFormat.mantissa_bits;
   static constexpr uint32_t kSign = 1u << (kBits - 1);
-  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kFormat.bias) << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
   // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds to that place.
-  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
+  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kFormat.bias - kFormat.mantissa_bits + 23) << 23;
   using Acc = Pack<kPerLane, Floats>;
   using Scalar = float;
 
@@ -134,7 +139,7 @@ struct NarrowFloat {
     const Floats subnormal = floats_of(shifted + kMinNormal) - floats_of(all_lanes(kMinNormal));
     Bits r = shifted < (1u << 23) ? bits_of(subnormal) : shifted + kRebias;
     constexpr uint32_t kNanFrom = kMaxCode + 1;
-    if constexpr ((kMaxCode & ((1u << kMantissaBits) - 1)) == 0) {  // the format has infinities
+    if constexpr (kFormat.has_infinity()) {
       r = magnitude >= kMaxCode ? (shifted | 0x7f800000u) : r;
     } else {
       r = magnitude >= kNanFrom ? all_lanes(0x7fc00000) : r;
@@ -164,13 +169,11 @@ struct NarrowFloat {
   }
 };
 
-template <const FloatFormat& f, int kBits>
-using NarrowFloatOf = NarrowFloat<f.mantissa_bits, f.bias, f.max_code, f.nan_code, kBits>;
-using E4m3 = NarrowFloatOf<kFormatE4m3, 8>;
-using E5m2 = NarrowFloatOf<kFormatE5m2, 8>;
+using E4m3 = NarrowFloat<Dtype::kFloat8E4m3>;
+using E5m2 = NarrowFloat<Dtype::kFloat8E5m2>;
 
 #if RONDO_KERNEL_WIDTH == 16
-using Fp16 = NarrowFloatOf<kFormatFp16, 16>;
+using Fp16 = NarrowFloat<Dtype::kFloat16>;
 #else
 // F16C and AVX-512 convert in hardware, from and to half a register. With a canonical NaN first, the bits equal the
 // arithmetic above.
@@ -206,6 +209,22 @@ struct Fp16 {
   }
 };
 #endif
+
+// The format of a float type.
+template <Dtype kDtype>
+struct FormatOf {
+  using type = NarrowFloat<kDtype>;
+};
+#define RONDO_FORMAT(dtype, format) \
+  template <>                       \
+  struct FormatOf<Dtype::dtype> {   \
+    using type = format;            \
+  };
+RONDO_FORMAT(kFloat16, Fp16)
+RONDO_FORMAT(kFloat32, Fp32)
+RONDO_FORMAT(kFloat64, Fp64)
+RONDO_FORMAT(kBfloat16, Bf16)
+#undef RONDO_FORMAT
 
 }  // namespace
 }  // namespace RONDO_KERNEL_LEVEL

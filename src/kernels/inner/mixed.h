@@ -97,10 +97,10 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
 }
 
 // Passes a received operand on with canonical NaN, without arithmetic, which is the whole cost of fp8.
-template <const FloatFormat& f>
+template <Dtype kDtype>
 struct ProxyFp8 : Identity {
   RONDO_INLINE Raw last(Raw x) const {
-    return reinterpret_cast<Raw>(canonical_codes<f, int8_t>(reinterpret_cast<Vec<int8_t>>(x)));
+    return reinterpret_cast<Raw>(canonical_codes<kDtype, int8_t>(reinterpret_cast<Vec<int8_t>>(x)));
   }
 };
 // Sends a single fp8 wire source on. dst[0], if any, is not written.
@@ -112,9 +112,9 @@ void proxy_fp8(const MixedKernelArgs& m) {
   }
   if (sends.num_dst == 0) return;
   if (m.wire == Dtype::kFloat8E4m3) {
-    pass<1, 0>(sends, sends.num_elems, ProxyFp8<kFormatE4m3>{});
+    pass<1, 0>(sends, sends.num_elems, ProxyFp8<Dtype::kFloat8E4m3>{});
   } else {
-    pass<1, 0>(sends, sends.num_elems, ProxyFp8<kFormatE5m2>{});
+    pass<1, 0>(sends, sends.num_elems, ProxyFp8<Dtype::kFloat8E5m2>{});
   }
 }
 

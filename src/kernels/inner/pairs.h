@@ -62,7 +62,7 @@ struct PairBf16 {
   static RONDO_INLINE Code load_code(const uint8_t* p) { return load(p); }
   static RONDO_INLINE void store_code(uint8_t* p, Code c) { store(p, c); }
   static RONDO_INLINE Code canonical(Code c) {
-    return reinterpret_cast<Code>(canonical_codes<kFormatBf16, int16_t>(reinterpret_cast<Words16>(c)));
+    return reinterpret_cast<Code>(canonical_codes<Dtype::kBfloat16, int16_t>(reinterpret_cast<Words16>(c)));
   }
   template <bool kNumbers>
   static RONDO_INLINE Bits rounded(Floats v) {
@@ -157,7 +157,7 @@ struct PairFp16 {
     store_codes(p + sizeof(Codes16), c.half[1]);
   }
   static RONDO_INLINE Codes16 canonical(Codes16 half) {
-    return reinterpret_cast<Codes16>(canonical_codes<kFormatFp16, int16_t>(reinterpret_cast<HalfWords16>(half)));
+    return reinterpret_cast<Codes16>(canonical_codes<Dtype::kFloat16, int16_t>(reinterpret_cast<HalfWords16>(half)));
   }
   static RONDO_INLINE Code canonical(Code c) { return {{canonical(c.half[0]), canonical(c.half[1])}}; }
   static RONDO_INLINE Pair widen(Code c) { return {{LanesFp16::widen(c.half[0]), LanesFp16::widen(c.half[1])}}; }

@@ -9,6 +9,8 @@
 // Lanes that a partial load filled with zeros are computed too, but never stored.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/inner/formats.h"
 
 namespace rondo {
@@ -143,16 +145,19 @@ struct FloatExtreme : Sum<F> {
 
 // Maximum and minimum of 8- and 16-bit floats on integers: flipping the magnitude of negative numbers orders the codes
 // like the values, -0 below +0. A NaN becomes the extreme key, and the canonical NaN at the end.
-template <class T, uint32_t kMaxCode, uint32_t kNanCode, bool kMax>
+template <Dtype kDtype, bool kMax>
 struct NarrowExtreme {
+  using T = std::conditional_t<dtype_bytes(kDtype) == 1, int8_t, int16_t>;
   using Acc = Vec<T>;
   static constexpr int kUnroll = 4;
+  static constexpr T kMaxCode = static_cast<T>(float_format(kDtype).max_code);
+  static constexpr T kNanCode = static_cast<T>(float_format(kDtype).nan_code);
   static constexpr T kMagnitude = static_cast<T>((1u << (8 * sizeof(T) - 1)) - 1);
   static constexpr T kTop = kMax ? kMagnitude : static_cast<T>(-kMagnitude - 1);
   RONDO_INLINE Acc first(Raw x, uint32_t) const {
     const Acc code = reinterpret_cast<Acc>(x);
     const Acc key = code ^ ((code < 0) & kMagnitude);
-    return (code & kMagnitude) > static_cast<T>(kMaxCode) ? Acc{} + kTop : key;
+    return (code & kMagnitude) > kMaxCode ? Acc{} + kTop : key;
   }
   RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t s) const {
     const Acc b = first(x, s);
@@ -161,7 +166,7 @@ struct NarrowExtreme {
   }
   RONDO_INLINE Raw last(const Acc& a) const {
     const Acc code = a ^ ((a < 0) & kMagnitude);
-    return reinterpret_cast<Raw>(a == kTop ? Acc{} + static_cast<T>(kNanCode) : code);
+    return reinterpret_cast<Raw>(a == kTop ? Acc{} + kNanCode : code);
   }
 };
 

@@ -5,6 +5,8 @@
 // without a divisor is a sum.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/inner/driver.h"
 #include "kernels/inner/mixed.h"
 
@@ -12,45 +14,34 @@ namespace rondo {
 namespace RONDO_KERNEL_LEVEL {
 namespace {
 
-// Value: the type of integers, void of floats.
-template <class T, class U>
-struct IntElement {
-  using Value = T;
-  using Unsigned = U;
-  using Format = Wrapping<U>;
-  template <bool kMax>
-  using Extreme = IntExtreme<T, kMax>;
-};
-template <class F, class B>
-struct FloatElement {
-  using Value = void;
-  using Format = F;
-  template <bool kMax>
-  using Extreme = FloatExtreme<F, Vec<B>, kMax>;
-};
-template <class F, const FloatFormat& f, class Code>
-struct NarrowElement {
-  using Value = void;
-  using Format = F;
-  template <bool kMax>
-  using Extreme = NarrowExtreme<Code, f.max_code, f.nan_code, kMax>;
-};
+template <int kBytes>
+using UnsignedOf =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
 
-// clang-format off
-template <Dtype kDtype> struct Element;
-template <> struct Element<Dtype::kInt8> : IntElement<int8_t, uint8_t> {};
-template <> struct Element<Dtype::kUint8> : IntElement<uint8_t, uint8_t> {};
-template <> struct Element<Dtype::kInt32> : IntElement<int32_t, uint32_t> {};
-template <> struct Element<Dtype::kUint32> : IntElement<uint32_t, uint32_t> {};
-template <> struct Element<Dtype::kInt64> : IntElement<int64_t, uint64_t> {};
-template <> struct Element<Dtype::kUint64> : IntElement<uint64_t, uint64_t> {};
-template <> struct Element<Dtype::kFloat32> : FloatElement<Fp32, uint32_t> {};
-template <> struct Element<Dtype::kFloat64> : FloatElement<Fp64, uint64_t> {};
-template <> struct Element<Dtype::kFloat16> : NarrowElement<Fp16, kFormatFp16, int16_t> {};
-template <> struct Element<Dtype::kBfloat16> : NarrowElement<Bf16, kFormatBf16, int16_t> {};
-template <> struct Element<Dtype::kFloat8E4m3> : NarrowElement<E4m3, kFormatE4m3, int8_t> {};
-template <> struct Element<Dtype::kFloat8E5m2> : NarrowElement<E5m2, kFormatE5m2, int8_t> {};
-// clang-format on
+// Value: the integer type itself; void for floats.
+template <Dtype kDtype, bool kFloat = is_float(kDtype), bool kNarrow = is_narrow_float(kDtype)>
+struct Element {
+  using Unsigned = UnsignedOf<dtype_bytes(kDtype)>;
+  using Value = std::conditional_t<is_signed(kDtype), std::make_signed_t<Unsigned>, Unsigned>;
+  using Format = Wrapping<Unsigned>;
+  template <bool kMax>
+  using Extreme = IntExtreme<Value, kMax>;
+};
+template <Dtype kDtype>
+struct Element<kDtype, true, false> {
+  using Value = void;
+  using Format = typename FormatOf<kDtype>::type;
+  template <bool kMax>
+  using Extreme = FloatExtreme<Format, Vec<UnsignedOf<dtype_bytes(kDtype)>>, kMax>;
+};
+template <Dtype kDtype>
+struct Element<kDtype, true, true> {
+  using Value = void;
+  using Format = typename FormatOf<kDtype>::type;
+  template <bool kMax>
+  using Extreme = NarrowExtreme<kDtype, kMax>;
+};
 
 template <Dtype kDtype, class Recipe>
 void reduce(const KernelArgs& args) {
@@ -108,7 +99,7 @@ void premul_sum(const KernelArgs& args) {
 void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
 
 // Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
-#define RONDO_ROW(e, v, name, bytes, acc)                \
+#define RONDO_ROW(e, ...)                                \
   {&sum<Dtype::e>,                                       \
    &reduce<Dtype::e, Prod<Element<Dtype::e>::Format>>,   \
    &reduce<Dtype::e, Element<Dtype::e>::Extreme<true>>,  \
