@@ -93,8 +93,9 @@ Status StagingPool::exhausted(uint64_t bytes, Use use) const {
       StatusCode::kExhausted,
       fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are in use; raise "
                   "RONDO_POOL_BYTES, or destroy unused communicators",
-                  getpid(), text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
-                  text(used_bytes_), text(size_bytes_)));
+                  getpid(), text(bytes),
+                  part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "", text(used_bytes_),
+                  text(size_bytes_)));
 }
 
 Expected<StagingPool::Range> StagingPool::take(uint64_t bytes, Use use) {

@@ -147,7 +147,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Bootstrap& bootstrap_;
   LocalPeers& peers_here_;
   const Network& network_;
-  std::string name_;  // "shm+tcp"
+  std::string name_;                     // "shm+tcp"
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
   StatusPage own_page_{};
