@@ -6,14 +6,14 @@
 //   server -> client   verdict    accepted or differs + HMAC-SHA256(secret, "server" | transcript), refused + zeros
 //
 // The transcript is hello and challenge. Therefore a proof is valid only for both nonces, the purpose and the rank. The
-// labels prevent that a server reflects a proof. If encryption is on, a TLS handshake follows (bootstrap/tls.h). Its
+// labels prevent a server from reflecting a proof. If encryption is on, a TLS handshake follows (bootstrap/tls.h). Its
 // key is also an HMAC of the transcript, and the connection is then encrypted. Otherwise the following bytes are
 // neither encrypted nor authenticated. If only one side encrypts, both still prove the secret, so that each can trust
 // the report. The verdict is then "differs", and the connection ends. Source: challenge-response of RFC 2104 HMACs in
 // the manner of SCRAM (RFC 5802), without its password stretching: the secret is random.
 //
 // SHA-256 uses libcrypto's direct functions. Its EVP layer needs 0.7 to 1.0 ms for its setup in each process (OpenSSL
-// 3.0 on a Xeon). All else that a rank of four does to join takes less.
+// 3.0 on a Xeon). If there are four ranks, a rank needs less time for everything else that it does to join.
 //
 // Two ranks of one host use a short form. The rendezvous table has a random name for each end, made for this
 // communicator only. The names replace the nonces, and two messages are sufficient:

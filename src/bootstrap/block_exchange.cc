@@ -1,6 +1,6 @@
-// Exchanges of bytes and descriptors among ranks. Up to 16 ranks exchange in one step: every rank sends to every other,
-// and sees which rank is missing. Among n ranks these are n(n-1) messages, too many on an oversubscribed host: 256
-// ranks spent half of their start on them. Therefore more ranks form rows of about sqrt(n):
+// Exchanges bytes and descriptors among ranks. Up to 16 ranks exchange in one step: every rank sends to every other,
+// and sees which rank is missing. For n ranks this takes n(n-1) messages. These are too many on an oversubscribed host:
+// 256 ranks spent half of their start on them. Therefore more ranks form rows of about sqrt(n):
 //
 //   1. a row's ranks -> its first       2. the first ranks among themselves         3. each back to its row
 //
@@ -8,14 +8,14 @@
 //       \|/     \|/     |               ^-------------->                                  \|/     \|/     |
 //        0       4      8                                                                  0       4      8
 //
-//   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
+//   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...   at most 200 descriptors each
 //
 // These are the rows of the grid in bootstrap/mesh_plan.h. The first ranks are its first column. Therefore the links
 // exist also if the mesh is not full. With 16 ranks or fewer, each rank is a row.
 //
 // A rank that fails sends kGaveUp on all its links, and every rank reads all its links while it waits. A failure
-// therefore reaches all ranks in one step, or in two if the mesh is not full. Step 1 has the earliest deadline, and
-// each later step kGraceS more. Therefore the error names the rank that is missing, and not a rank that waits for it.
+// therefore reaches all ranks in one step, or in two if the mesh is not full. Step 1 has the earliest deadline. Each
+// later step has kGraceS more. Therefore the error names the rank that is missing, and not a rank that waits for it.
 #include <fmt/format.h>
 #include <poll.h>
 

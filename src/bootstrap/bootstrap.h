@@ -12,8 +12,8 @@
 //        `------tcp---- rank 2
 //
 // Cost: nranks-1 sockets for each rank, and one pidfd for each local peer in another process. With more than
-// kMostFullMesh (64) ranks: about 2 sqrt(nranks) of each, and one thread that forwards membership events (membership events.cc).
-// In a collective call each rank sends nranks-1 messages; with 17 or more ranks, all ranks together send 3 nranks
+// kMostFullMesh (64) ranks: about 2 sqrt(nranks) of each, and one thread that forwards membership events. In a
+// collective call each rank sends nranks-1 messages; with 17 or more ranks, all ranks together send 3 nranks
 // (block_exchange.cc). This is not a data path: payloads are a few KiB. Links are authenticated when they are made.
 // Only TCP links are encrypted, and only if encryption is on (bootstrap/link.h).
 //
@@ -21,8 +21,9 @@
 // lost that the wait needs. The error names the ranks. With 17 or more ranks, a rank that waits for a row's first rank
 // waits up to 2 s longer, because the first rank can report which rank is missing.
 //
-// bootstrap.cc has the collective calls and detects deaths, membership events.cc forwards membership events, submesh.cc makes a mesh
-// of some of the ranks, and in survivors.cc the live ranks agree on the set of survivors.
+// bootstrap.cc has the collective calls and watches the links. membership.cc judges how a peer has ended and forwards
+// membership events. submesh.cc makes a mesh of some of the ranks. In survivors.cc the live ranks agree on the set of
+// survivors.
 //
 // Only the thread that holds the turn may read from the links. A collective call takes the turn. Between calls, threads
 // that look for deaths take it. Without the turn, one thread could read a frame for which another thread waits, and the
@@ -162,8 +163,9 @@ class Bootstrap {
   /// error if a rank is gone or has given up. Must not be called from within a call on this Bootstrap.
   Status still_whole();
   /// Collective over all ranks. Ends the making of a communicator; `made` is this rank's result. Returns ok if all
-  /// ranks succeeded. Otherwise all ranks get an error, the gravest if there are several. After kTimeout, kPeerLost and
-  /// kAborted the call waits for no rank, and the Bootstrap is unusable.
+  /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the gravest: every other error
+  /// is graver than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the call waits
+  /// for no rank, and the Bootstrap is unusable.
   Status commit(const Status& made, const BootstrapOptions& options);
   /// Sets a function that is called at least every 50 ms while a collective call waits. Its error ends the call. Call
   /// this before the first collective call.
@@ -264,7 +266,7 @@ class Bootstrap {
   void forget(Rank peer);
   Status watch_link(Rank peer);
 
-  // membership events.cc
+  // membership.cc
   struct Gone {
     Rank rank;
     std::string text;    // the reason of a loss, a goodbye's cause and note, or an announcement's text

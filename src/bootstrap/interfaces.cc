@@ -1,5 +1,5 @@
-// Network interfaces and addresses: on which the bootstrap listens, at which ranks reach each other, and the resolution
-// of host names. Declared in bootstrap/socket.h and bootstrap/bootstrap.h.
+// Finds the network interfaces on which the bootstrap listens, and the addresses at which ranks reach each other.
+// Resolves host names. The functions are declared in bootstrap/socket.h and bootstrap/bootstrap.h.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>

@@ -11,7 +11,8 @@
 //                                gets nothing either.
 //
 //   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
-//          or if its place is smaller than all before. If the mesh is full, the rank that announces tells all others
+//          or if its place is smaller than those of all earlier ones. If the mesh is full, the rank that announces
+//          tells all others
 //   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
 //          neighbours
 //

@@ -75,9 +75,10 @@ std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector
 /// Returns whether `spec` selects the interface. It has NCCL's notation: comma-separated prefixes; a "^" before them
 /// excludes them, and a "=" demands exact names.
 bool interface_selected(std::string_view spec, std::string_view name);
-/// Returns addresses of the interfaces that are up: those that `spec` selects. If it is empty: all except container
-/// bridges and loopback, otherwise the bridges, otherwise loopback. Never link-local IPv6. `whose`: the beginning of an
-/// error text if `spec` is not RONDO_SOCKET_IFNAME.
+/// Returns the addresses of the interfaces that are up and that `spec` selects. If `spec` is empty, it returns those of
+/// all interfaces except container bridges and loopback. If there are none, it returns those of the bridges, or else
+/// those of loopback. It never returns a link-local IPv6 address. `whose`: the beginning of an error text if `spec` is
+/// not RONDO_SOCKET_IFNAME.
 Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::string_view whose = {});
 /// Returns the addresses of a host name or numeric address, IPv4 first.
 Expected<std::vector<IpAddress>> resolve(const std::string& host);

@@ -143,7 +143,7 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
                       sequence_,
                       deadline.extended(made.ok() ? kGraceS : 0)},
                      &got));
-  // kPeerLost is less deferred free: it may be a consequence of another rank's error.
+  // kPeerLost is less grave: it may be a consequence of another rank's error.
   auto is_graver = [](const Status& a, const Status& b) {
     return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
   };

@@ -13,7 +13,8 @@
 //
 // If the mesh is not full, the missing links are made at the same time: each rank connects to the lower ranks, whose
 // ports are open, and accepts the higher ones. A rank whose port has no listener is gone. To detect this for a rank
-// that does not connect, a connection to its port waits for its end. If its host is silent, membership events.cc reports the loss.
+// that does not connect, a connection to its port waits for its end. If its host is silent, membership.cc reports the
+// loss.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
@@ -34,7 +35,7 @@ namespace {
 
 constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
 
-// Returns 0 to 2. kPeerLost is less deferred free, because another rank's failure is its cause.
+// Returns 0 to 2. kPeerLost is less grave, because another rank's failure is its cause.
 int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
 
 }  // namespace

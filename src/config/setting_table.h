@@ -47,14 +47,15 @@ struct SettingRow {
   /// Returns the value for errors and reports, "..." for a secret.
   std::string_view shown(std::string_view value) const { return kind == Kind::kSecret ? "..." : value; }
 };
-/// A name of earlier releases.
+/// A setting's name in earlier releases.
 struct OldSetting {
   std::string_view key, now, hint;  // now: the key that replaces it; empty if there is none
   /// Returns the text of the error that names the replacement, with keys or with names of variables.
   std::string what_now(bool as_variable) const;
 };
 
-/// The value of every setting, otherwise its default. If the default is a description: 0 or empty.
+/// The value of every setting, or its default if it has no value. If the default is a description, the field is 0 or
+/// empty.
 struct SettingFields {
 #define SETTING(name, kind, range, fallback, where, ranks, meaning) setting::kind name{};
 #include "config/settings.def"

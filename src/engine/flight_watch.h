@@ -1,8 +1,8 @@
 // FlightWatch: writes flight records of all communicators of this process on the signal that RONDO_FLIGHT names.
 //
 // A signal handler may do very little. Therefore it writes to an eventfd, and a separate thread does the rest. Handler
-// and thread exist only while a communicator needs them. Afterwards the previous handler is restored. This is rondo's
-// only process-wide state, because signals belong to the process. Thread safety: any thread.
+// and thread exist only while a communicator needs them. Afterwards the previous handler is restored. One FlightWatch
+// serves the whole process, because signals belong to the process. Thread safety: any thread.
 #pragma once
 
 #include "rondo/status.h"

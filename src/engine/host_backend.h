@@ -1,10 +1,11 @@
-// HostBackend: runs the calls of host memory. It plans them, adds them to the queue, and drives the queue.
+// HostBackend: runs the calls on host memory. It plans them, adds them to the queue, and drives the queue.
 //
 // A blocking call on an idle queue runs at once in the caller's thread. One Operation serves all such calls. Other
 // calls are admitted to the queue. A thread that waits for a batch steps all queues of the batch, interleaved, until it
 // is done.
 //
-// Thread safety: any thread may submit. If batches share a communicator, one at a time has its driver role.
+// Thread safety: any thread may submit. If several batches use one communicator, one batch at a time has the
+// communicator's driver role.
 #pragma once
 
 #include <memory>

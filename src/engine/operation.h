@@ -22,7 +22,7 @@ struct Operation : WorkState {
   using WorkState::WorkState;
   static constexpr int kMaxLanes = 8;
 
-  std::shared_ptr<const void> plan;  // keeps the programs; of a blocking call that runs alone: the driver does
+  std::shared_ptr<const void> plan;  // keeps the programs; nullptr if a blocking call runs alone: the driver keeps them
   const Program* program = nullptr;
   const Program* fallback = nullptr;  // for a direct program: used if a rank's buffers cannot be reached
   const Program* planned = nullptr;   // the original program, if `program` has become the fallback

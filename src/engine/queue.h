@@ -5,9 +5,10 @@
 //
 // Operations start in order. They have a number in this order. Sends and receives have numbers of their own, because
 // they are not part of the order that all ranks share. An operation may start while earlier ones run, if none of them
-// writes memory that another one reads or writes. On a connection that they share, it waits for the steps of the
-// earlier operations. If an operation fails, the communicator refuses all further work with that error, because its
-// ranks no longer agree on the messages of their connections.
+// writes memory that another one reads or writes. A collective with a direct program or a fallback does not run beside
+// other collectives. On a connection that operations share, a later one waits for the steps of the earlier ones. If an
+// operation fails, the communicator refuses all further work with that error, because its ranks no longer agree on the
+// messages of their connections.
 //
 // Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
 // thread; all other functions only from the driver.
@@ -97,7 +98,8 @@ class OperationQueue {
   /// Ends every operation of the queue, and all later ones, with `status`. Peers get `cause` when this rank leaves.
   void fail(const Status& status, const Status& cause);
   void fail(const Status& status) { fail(status, status); }
-  /// After a long wait: checks for an abort, a mismatch, a lost peer and the deadline, and fails the queue if so.
+  /// Checks for an abort, a mismatch, a lost peer and the end of the deadline. Fails the queue if it finds one. Call it
+  /// about once a millisecond during a long wait.
   void diagnose(uint64_t waited_ns);
   /// Returns the running operations and the visible state of the other ranks. `lanes`: true if the caller drives.
   /// Otherwise the record does not contain the running operations, because they may end at any moment.
@@ -135,7 +137,7 @@ class OperationQueue {
   Doorbell* bell() { return transport_.bell(rank_); }
 
  private:
-  friend class HostBackend;  // run_once() is its own
+  friend class HostBackend;  // for HostBackend::run_once()
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);

@@ -5,7 +5,7 @@
 //
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself
 //   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT                       the agent's TCPStore, or a derived id
-//   Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE            one host: abstract socket; else derived id
+//   Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE            one host: Unix socket; else derived id
 //   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             same as Open MPI
 //   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  same as Open MPI
 //

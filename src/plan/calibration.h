@@ -5,12 +5,12 @@
 //     date = 2026-11-21 13:00:00            for information
 //     near_bytes = 1048576
 //     huge_bytes = 50331648
-//     spread.handover = 112.4               one line for each constant of cost_model.h, in nanoseconds, twice:
-//     oversubscribed.handover = 655.0              one rank per core, and oversubscribed cores
+//     spread.handover = 112.4               a constant of cost_model.h for one rank per core, in ns or ns/byte
+//     crowded.handover = 655.0              the same constant for oversubscribed cores
 //                                           (constants from kFirstHostTerm on are optional)
 //     spread_2.reduce.ring.short = 1.1 ...  measured corrections of cost_corrections.h: a factor for each size
 //
-// Empty lines and lines that begin with # are ignored. Pure functions, except the last two.
+// Empty lines and lines that begin with # are ignored. The functions are pure, except the last three.
 #pragma once
 
 #include <string>
@@ -31,26 +31,28 @@ struct Calibration {
   CostCorrections corrections;
 };
 
-/// The constants, and corrections of forecasts made with them.
+/// The constants that the planner uses, and the corrections of forecasts that were made with these constants.
 struct CostsInForce {
   CostModel costs = built_in_costs();
   CostCorrections corrections;
 };
 
-/// Errors: kInvalidArgument naming the line or the missing field. A version other than kCalibrationVersion is no error:
-/// only the version, which must come first, is read from such a file.
+/// Parses the text of a calibration file. Errors: kInvalidArgument naming the line or the missing field. Another
+/// version than kCalibrationVersion is no error. From such a file it reads only the version, which must come first.
 Expected<Calibration> parse_calibration(std::string_view text);
 std::string format_calibration(const Calibration& calibration);
 
-/// The processor's name as written to the files.
+/// Returns the processor's name as calibration files contain it.
 std::string processor_name();
-/// $XDG_CONFIG_HOME/rondo/calibration, or ~/.config/rondo/calibration; empty if neither variable is set.
+/// Returns $XDG_CONFIG_HOME/rondo/calibration, or else $HOME/.config/rondo/calibration, or an empty text if neither
+/// variable is set.
 std::string default_calibration_path();
 
-/// This process's constants; `from` gets their source ("built in", a path, "built in, because ..."). RONDO_CALIBRATION:
-/// a file, which must exist and be readable; `off`: built in; unset: the default file, if there is one. A file of
-/// another version or machine is not used, nor is a malformed default file; both are reported on stderr if `report`.
-/// Errors: kInvalidArgument naming the variable, the file and the line.
+/// Returns the constants of this process. `from` gets their source ("built in", a path, "built in, because ...").
+/// RONDO_CALIBRATION names a file, which must exist and be readable. If it is `off`, the constants are built in. If it
+/// is not set, they come from the default file, if there is one. A file of another version or processor is not used,
+/// and neither is a malformed default file. Both are reported on stderr if `report` is true. Errors: kInvalidArgument
+/// naming the variable, the file and the line.
 Expected<CostsInForce> costs_in_force(std::string* from, bool report);
 
 }  // namespace rondo

@@ -19,7 +19,8 @@ namespace rondo {
 
 class Backend;
 
-/// A call with a count for each rank. A side of one part per rank has nranks entries, the other one has one.
+/// A call with a count for each rank. A side (in or out) with one part for each rank has nranks entries. Any other side
+/// has one entry.
 struct VariableCounts {
   PartExtents in, out;
   bool packed = true;        // no offsets were given: every rank can compute all offsets
@@ -28,7 +29,7 @@ struct VariableCounts {
   friend bool operator==(const VariableCounts&, const VariableCounts&) = default;
 };
 
-/// The key of plans.
+/// The key of a plan in the plan cache.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
   uint64_t count_elems = 0;       // variable counts: their sum if all ranks know it, else 0

@@ -13,12 +13,13 @@
 
 namespace rondo {
 
-/// The data path of a candidate. Direct algorithms: by the kernel's copies, or through mappings.
+/// The data path of a candidate. Algorithms with messages have the first three forms. Direct algorithms have the last
+/// two: copies by the kernel, or access through mappings.
 enum class CostForm : uint8_t { kInline = 0, kShort = 1, kLong = 2, kCopied = 0, kMapped = 1 };
 
-/// Trivially copyable: all ranks get rank 0's when a communicator is made.
+/// It is trivially copyable, because all ranks get rank 0's corrections when a communicator is made.
 struct CostCorrections {
-  /// The measured configurations: 2, 4, 8 ranks with a core each; 2 and 4 ranks on each core.
+  /// The worlds. A world is a measured configuration: 2, 4, 8 ranks with a core each; 2 and 4 ranks on each core.
   static constexpr std::string_view kWorldNames[] = {"spread_2", "spread_4", "spread_8", "crowded_2", "crowded_4"};
   static constexpr size_t kWorlds = 5, kRows = 64, kForms = 3, kSizes = 12;
   static constexpr double kFirstBytes = 8, kRatio = 4;  // sizes: 8 B, 32 B, ... 32 MiB
@@ -28,9 +29,10 @@ struct CostCorrections {
   /// log2 of measured / forecast in sixteenths, by world, row of the registry, form and size.
   int8_t sixteenths[kWorlds][kRows][kForms][kSizes] = {};
 
-  /// The world of `nranks` ranks.
+  /// Returns the world of `nranks` ranks.
   static size_t world_of(int nranks, int ranks_per_core);
-  /// The nearest measured world, with or without oversubscription as in `world`; kWorlds: none.
+  /// Returns the nearest world with corrections. It is oversubscribed if `world` is, and not otherwise. Returns kWorlds
+  /// if there is none.
   size_t nearest_measured(size_t world) const;
   bool knows(size_t world, size_t row, CostForm form) const {
     return world < kWorlds && row < kRows && (known[world][row] >> static_cast<int>(form) & 1) != 0;
@@ -40,8 +42,9 @@ struct CostCorrections {
   }
   static int8_t encode(double ratio);
   static double decode(double sixteenths);
-  /// The factor for a forecast, interpolated linearly in logarithms between two sizes. Never compare a corrected
-  /// forecast with an uncorrected one: then use all plain forecasts. `world`: from nearest_measured.
+  /// Returns the factor for a forecast, interpolated linearly in logarithms between two sizes. Never compare a
+  /// corrected forecast with an uncorrected one. If a candidate has no correction, use the plain forecasts of all
+  /// candidates. `world`: from nearest_measured.
   double factor(size_t world, size_t row, CostForm form, double bytes) const;
   friend bool operator==(const CostCorrections&, const CostCorrections&) = default;
 };

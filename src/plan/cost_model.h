@@ -1,9 +1,9 @@
 // CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow
-// from the schedule's profile and the call's size. The constants describe a machine, built in or measured by `rondo
-// calibrate`. The forecast is linear in the constants, therefore they can be fitted to timings of whole calls.
+// from the schedule's profile and the call's size. The constants describe a machine. They are built in or measured by
+// `rondo calibrate`. The forecast is linear in the constants. Therefore they can be fitted to timings of whole calls.
 //
-// There are two sets of constants: for one rank per core, and for oversubscribed cores. With the latter, waiting means
-// a change of rank, and half of the exchanged data stays in a core's own caches.
+// There are two sets of constants: for one rank per core, and for oversubscribed cores. On oversubscribed cores a wait
+// is a change of rank, and half of the exchanged data stays in a core's own caches.
 //
 // Pure functions over values; their arguments are equal on all ranks.
 #pragma once
@@ -69,11 +69,11 @@ inline constexpr CostTerm kFirstHostTerm = CostTerm::kHostHop;
 /// One number for each CostTerm: constants, or counts.
 using CostVector = std::array<double, kNumCostTerms>;
 
-/// Trivially copyable: all ranks get rank 0's when a communicator is made.
+/// It is trivially copyable, because all ranks get rank 0's constants when a communicator is made.
 struct CostModel {
   CostVector spread;     // one rank per core
   CostVector oversubscribed;  // ranks share cores
-  uint64_t near_bytes;   // of a call on one core: its near caches serve calls up to this, and none from four times on
+  uint64_t near_bytes;   // bytes of a core's calls: near caches serve all up to this, and none from four times this on
   uint64_t huge_bytes;   // size of a call from which page walks slow down pulls
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
@@ -95,9 +95,9 @@ struct CostCase {
   bool both_send = false;  // two ranks of two hosts: their one link runs both ways from the start
 };
 
-/// How often each constant counts. Uses only near_bytes and huge_bytes of `model`.
+/// Returns how often each constant counts. Uses only near_bytes and huge_bytes of `model`.
 CostVector cost_counts(const CostCase& c, const CostModel& model);
-/// The sum with the set of constants that fits ranks_per_core.
+/// Returns the sum of the counts times the set of constants that fits ranks_per_core.
 double forecast_ns(const CostVector& counts, const CostModel& model, int ranks_per_core);
 
 }  // namespace rondo

@@ -10,9 +10,9 @@
 
 namespace rondo {
 
-/// O(instructions and ports).
+/// Returns the constant data of a program's instructions. O(instructions and ports).
 TracedPlan describe_program(const Program& program);
-/// The registered name of an algorithm by its number; "message" for a send or recv.
+/// Returns the registered name of the shape's algorithm; "message" for a send or recv.
 std::string algorithm_name(const OperationShape& shape);
 
 }  // namespace rondo

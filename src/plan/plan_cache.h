@@ -12,7 +12,8 @@
 
 namespace rondo {
 
-/// P has a `request`, and `may_be_direct`: whether it was made while buffers could be reached.
+/// P has a `request` and a `may_be_direct`. `may_be_direct` is true if the plan was made while peers could reach
+/// buffers.
 template <class P>
 class PlanCache {
  public:

@@ -103,13 +103,14 @@ class Planner {
     return forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
            request.algorithm == nullptr && !staged_only;
   }
-  /// The name of the only algorithm that may serve a call; empty: there are several.
+  /// Returns the name of the only algorithm that may serve a call, or an empty text if there are several.
   std::string_view required_name(const CallShape& request, bool staged_only);
   /// Returns true if an algorithm is a candidate when the caller requests `demanded` (a name, or empty).
   bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
   bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
   std::string why_none(const CallShape& request, std::string_view demanded) const;
-  /// The call in bytes on the wire: S, and the longest chunk of an algorithm with 1 / share chunks.
+  /// The sizes of a call in bytes on the wire: S (the larger of its two buffers), and the longest chunk. chunk()
+  /// returns the longest chunk of an algorithm that divides S into 1 / share chunks.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
     double user = 0;             // S in the callers' types, if these differ from the wire type

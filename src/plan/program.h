@@ -18,7 +18,7 @@
 
 namespace rondo {
 
-/// Only header lines up to kMaxInlineBytes per message, the data ring above.
+/// kInline uses only header lines, for messages of up to kMaxInlineBytes. kSimple uses the data ring.
 enum class Protocol : uint8_t { kInline, kSimple };
 constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
 inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
@@ -116,7 +116,8 @@ struct Program {
   }
 };
 
-/// 1 .. kFingerprints (fifo.h), a hash of the shape that all ranks must agree on. `more`: a hash of further values.
+/// Returns a hash of the shape that all ranks must agree on, 1 .. kFingerprints (fifo.h). `more`: a hash of further
+/// values.
 uint32_t fingerprint_of(const OperationShape& operation, uint64_t more = 0);
 
 /// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.

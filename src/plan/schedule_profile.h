@@ -1,8 +1,8 @@
-// ScheduleProfile: properties of an algorithm on N ranks, derived from its recorded schedule. Works for any collective
-// and root, and for added algorithms. The cost model (cost_model.h) turns it into a forecast.
+// ScheduleProfile: properties of an algorithm on N ranks, derived from its recorded schedule. There are profiles for
+// every collective and root, and for added algorithms. The cost model (cost_model.h) turns a profile into a forecast.
 //
 // Bytes are shares of S, the larger of a call's two buffers. Everything is a pure function of values that are equal on
-// all ranks, which therefore get equal numbers.
+// all ranks. Therefore all ranks get equal numbers.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct RankWork {
 };
 
 struct ScheduleProfile {
-  RankWork busiest;                    // by field
+  RankWork busiest;                    // the maximum over the ranks, by field
   RankWork others;                     // the mean of the other ranks, by field
   double rounds = 0;                   // see below
   double longest_chunk = 0;            // share of S
@@ -50,20 +50,23 @@ inline constexpr int kProfiledRanks = 16;
 /// The same for ranks on several hosts.
 inline constexpr int kProfiledOnHosts = 64;
 
-/// The profile of `algorithm` for ranks on these hosts, `ranks_per_core` of them on each core.
+/// Returns the profile of `algorithm` for ranks on these hosts, `ranks_per_core` of them on each core.
 ///
-/// `rounds`: how often an operation waits for another rank when operations follow each other without pause. The
-/// schedules run without clock or data: in a round each core runs one of its ranks until it blocks, and sent messages
-/// become visible in the next round. A round is a hand-over if every rank has a core, and a change of rank if ranks
-/// share cores. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core. `crossings` and `host_share`: from
-/// the checker; beyond kProfiledOnHosts from the row (default: as many crossings as steps) and the busiest of three
-/// hosts. O(instructions of all profiled ranks), times a dozen for the rounds.
+/// `rounds` is the number of times that an operation waits for another rank when operations follow each other without
+/// pause. To count them, the schedules run without clock or data. In a round each core runs one of its ranks until the
+/// rank blocks. Sent messages become visible in the next round. A round is a hand-over if every rank has a core, and a
+/// change of rank if ranks share cores. Beyond kProfiledRanks, `rounds` is the algorithm's steps times ranks_per_core.
+///
+/// `crossings` and `host_share` come from the checker. Beyond kProfiledOnHosts, `crossings` comes from the row
+/// (default: as many crossings as steps), and `host_share` from the busiest of three hosts. O(instructions of all
+/// profiled ranks), times a dozen for the rounds.
 ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& hosts, Rank root, int ranks_per_core);
 
-/// The work of the busiest rank's core: that rank and the others on its core.
+/// Returns the work of the busiest rank's core: of that rank and of the others on its core.
 RankWork work_of_core(const ScheduleProfile& profile, int ranks_per_core);
 
-/// Only the rounds. `schedule` holds all ranks. Negative: the schedule stops before its end.
+/// Returns only the rounds. `schedule` must have all ranks. Returns a negative number if the schedule stops before its
+/// end.
 double count_rounds(const Schedule& schedule, int ranks_per_core);
 
 }  // namespace rondo

@@ -1,4 +1,5 @@
 // Settings: the values of one rank, its facts, and the agreement of the ranks when the communicator is made.
+// src/api/settings.cc implements the functions.
 //
 // Thread safety: values.
 #pragma once
@@ -34,11 +35,12 @@ struct Settings : SettingFields, HostFacts {
   std::shared_ptr<const CostsInForce> costs;  // only rank 0 sends its own
 
   PlannerSettings for_planner() const;
-  /// After a change of `values`.
+  /// Updates the fields. Call it after a change of `values`.
   void take_fields() { static_cast<SettingFields&>(*this) = values.fields(); }
 };
 
-/// A rank's message when a communicator is made. Of its values it has those on which ranks agree.
+/// The message that a rank sends to all others when a communicator is made. It contains the facts of the rank, and
+/// those of its setting values on which the ranks agree.
 template <class C>
 void fields(C& c, Settings& s) {
   std::vector<SettingValue> said;
@@ -69,14 +71,14 @@ using AllSettings = std::vector<std::shared_ptr<const Settings>>;
 /// kMismatch: a message cannot be decoded (it names the rank).
 Expected<AllSettings> decode_settings(Rank rank, const std::vector<std::string_view>& messages);
 
-/// From the sources of config/setting_table.h; `config` overrides the others. Errors: kInvalidArgument naming the
-/// variable, or file:line and key. Unknown ones are reported on stderr.
+/// Reads the settings from the sources of config/setting_table.h. `config` overrides the others. Reports unknown
+/// settings on stderr. Errors: kInvalidArgument naming the variable, or file:line and key.
 Expected<Settings> read_settings(const Config& config);
-/// From checked values.
+/// Makes the settings from checked values, and adds the facts of this rank.
 Expected<Settings> settings_from(SettingValues values);
 
-/// Settings of a communicator made from another one: `parent`'s, except those that `config` changes. Errors:
-/// kInvalidArgument.
+/// Returns the settings of a communicator that is made from another one: `parent`'s, except those that `config`
+/// changes. Errors: kInvalidArgument.
 Expected<Settings> override_settings(const Settings& parent, const Config& config);
 
 /// The common settings of all ranks: rank 0's plan settings, and the hosts, real or pretended (RONDO_HOSTS).
@@ -84,16 +86,17 @@ struct Agreement {
   Settings settings;  // its transport is no longer auto
   HostLayout hosts;
 };
-/// `all`: the ranks' messages, by rank; `mine`: all settings of this rank; `machines`: the real hosts. Errors:
-/// kMismatch naming the two ranks and both values if a rank's setting differs from rank 0's; kInvalidArgument
-/// (RONDO_HOSTS does not fit the number of ranks).
+/// Returns the agreement of the ranks. `all`: the ranks' messages, by rank; `mine`: all settings of this rank;
+/// `machines`: the real hosts. Errors: kMismatch naming the two ranks and both values if a rank's setting differs from
+/// rank 0's; kInvalidArgument (RONDO_HOSTS does not fit the number of ranks).
 Expected<Agreement> agree(Rank rank, const Settings& mine, const AllSettings& all, const HostLayout& machines);
 
-/// Number of CPUs that the ranks of a host may use together.
+/// Returns the number of CPUs that the ranks of a host may use together.
 int count_cpus(const AllSettings& all, const HostLayout& machines, int host);
-/// Hosts can share a kernel (containers, network namespaces) and therefore its CPUs. If these are fewer than the ranks,
-/// and all ranks may use the same ones: the index of the CPU on which `rank` should start. Each CPU gets as many ranks,
-/// and a host's ranks are together (they read each other's recent writes). Otherwise nothing.
+/// Hosts can share a kernel (containers, network namespaces) and therefore its CPUs. If these CPUs are fewer than the
+/// ranks, and all ranks may use the same CPUs, it returns the index of the CPU on which `rank` should start. Otherwise
+/// it returns nothing. Each CPU gets about the same number of ranks. The ranks of a host are together, because they
+/// read each other's recent writes.
 std::optional<int> place_among_hosts(const AllSettings& all, const HostLayout& machines, Rank rank);
 
 }  // namespace rondo

@@ -64,8 +64,8 @@ struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
   uint64_t zero_copy_at = 0;       // address in the writer's process; 0: the data is in the ring. May include kRefused
 };
-/// A bit of DataPlace::zero_copy_at. It means that a reader cannot read there and waits for the data in the ring. No address
-/// has this bit.
+/// A bit of DataPlace::zero_copy_at. It means that a reader cannot read there and waits for the data in the ring. No
+/// address has this bit.
 inline constexpr uint64_t kRefused = uint64_t{1} << 63;
 inline constexpr uint32_t kMaxDataLines = 32;
 /// Returns the bytes that a message takes in the ring. Messages of more than 1 KiB take whole pages. Processors stop
@@ -76,8 +76,8 @@ constexpr uint32_t place_bytes(uint32_t bytes) {
 }
 /// The number of messages of one call that always have space on a connection, wherever its earlier messages are.
 inline constexpr uint32_t kRingMessages = 8;
-/// Before a message of at least this size, the writer checks whether its ring is empty. Then it starts at the
-/// beginning.
+/// Before a message of at least this size, the writer checks whether its ring is empty. If it is, the message starts at
+/// the beginning.
 inline constexpr uint32_t kRestartBytes = 256 * 1024;
 
 /// These compute the fingerprint of the messages of call number `sequence`. `shape` is the fingerprint of its shape.
@@ -253,8 +253,8 @@ class FifoReader {
   }
   /// Returns the arrived message's address in the writer's process (zero-copy send); 0 if it is in the ring.
   uint64_t zero_copy_at() const { return Mem::load_acquire(zero_copy_word()) & ~kRefused; }
-  /// Call it after reading at zero_copy_at(). Returns true if the data read is the message. False: the writer has moved the
-  /// message into the ring meanwhile.
+  /// Call it after reading at zero_copy_at(). Returns true if the data read is the message. Returns false if the writer
+  /// has moved the message into the ring meanwhile.
   bool was_zero_copy() const { return (Mem::fetch_add(zero_copy_word(), 0) & ~kRefused) != 0; }
   /// Requests the message in the ring, because it cannot be read at its address.
   void refuse() const { Mem::fetch_or(zero_copy_word(), kRefused); }

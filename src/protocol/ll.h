@@ -6,16 +6,16 @@
 //     space                the readers' counters, as in fifo.h
 //
 // Each word is one 64-bit access. Therefore a reader that finds the flag in a word has its data. It needs no fence and
-// no second read. Half of the bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is
-// 0, so a line that was never written does not look like a message. If a line has the right step and another
-// fingerprint, the ranks disagree. 255 divides kFingerprints. Therefore equal calls have different flags if their
-// numbers differ by less than 255.
+// no second read. Half of the bytes are flags. flag(s) = (fingerprint mod 255) + 1 (8 bits) | (s + 1) mod 2^24 (24
+// bits). No flag is 0, so a line that was never written does not look like a message. If a line has the right step and
+// another fingerprint, the ranks disagree. 255 divides kFingerprints. Therefore equal calls have different flags if
+// their numbers differ by less than 255.
 //
 // The step wraps after 2^24 messages. A line that only long messages use could then still contain an equal flag.
 // Therefore the writer fills whole slots (ll_fills) in the K steps from every multiple of 2^23 on. No line of a slot is
 // then older than 2^23 steps.
 //
-// Host and device; `Mem` holds the accesses (memory.h). Thread safety: a line is written by one thread at a time.
+// For host and device. `Mem` defines the accesses (memory.h). Thread safety: one thread at a time writes a line.
 // Learned from: NCCL's LL protocol.
 #pragma once
 

@@ -6,7 +6,7 @@
 // One instruction of a warp stores all pieces of a line, and a line arrives as a whole. Therefore a reader that finds
 // the flag has the data. 15/16 of the bytes are data. Only NVLink and accesses within a device guarantee that lines
 // arrive as a whole. The code that makes the connection must check this. flag(s) and the free space are as in fifo.h,
-// slots as in ll.h. The step has 40 bits in a flag, therefore lines are never cleaned.
+// slots as in ll.h. The step has 40 bits in a flag. Therefore the writer never has to fill whole slots as in ll.h.
 //
 // On the host, one thread stores the pieces in order. It stores the piece with the flag last and with release. Thread
 // safety: one group of threads at a time writes a line, each thread its own piece. Learned from: NCCL's LL128 protocol.

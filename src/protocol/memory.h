@@ -28,7 +28,7 @@ struct HostMem {
     return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(p)).load(std::memory_order_relaxed);
   }
   static void store_release(uint64_t* p, uint64_t v) {
-#ifdef RONDO_MUTATE_RELEASE_STORE  // a build that the tests must fail: see scripts/ci_mutation.sh
+#ifdef RONDO_MUTATE_RELEASE_STORE  // the tests must fail in this build: see scripts/ci_mutation.sh
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_relaxed);
 #else
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
@@ -61,8 +61,8 @@ struct HostMem {
     return std::atomic_ref<uint64_t>(*p).fetch_or(v, std::memory_order_acq_rel);
   }
   // On a device both words are relaxed. The stored data depends on the data that was read for it. Therefore those reads
-  // precede the store, and everything that depends on the message. C++ has no order by data dependency. Therefore the
-  // host releases and acquires the second word.
+  // precede the store. They also precede everything that depends on the message. C++ has no order by data dependency.
+  // Therefore the host releases and acquires the second word.
   static WordPair load_pair(const std::byte* p) {
     const auto* words = reinterpret_cast<const uint64_t*>(p);
     const uint64_t hi = load_acquire(words + 1);

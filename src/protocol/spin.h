@@ -64,7 +64,7 @@ class WaitObserver {
 struct SpinSettings {
   uint32_t pauses = 1000;    // before the first yield
   uint32_t yield_us = 5000;  // before the first sleep
-  bool oversubscribed = false;   // oversubscribed: ranks outnumber cores
+  bool oversubscribed = false;   // ranks outnumber cores
   bool callers_compete = false;  // ranks' callers and progress threads together outnumber cores
   int home_cpu = -1;  // a caller returns to it, if ranks of several hosts outnumber the cores that they share
 
@@ -120,7 +120,7 @@ class HostSpin {
   bool about_to_sleep_ = false;  // announced in the doorbell; the caller checks once more before the sleep
   uint64_t waiting_since_ns_ = 0;
   uint64_t last_check_ns_ = 0;
-  std::optional<NoCancel> no_cancel_;  // set once it does more than read memory
+  std::optional<NoCancel> no_cancel_;  // set when the wait does more than read memory
 };
 
 uint64_t monotonic_ns();
@@ -133,9 +133,9 @@ int nth_cpu(int index);
 /// Moves the calling thread to this processor, if it may run there, and restores its affinity mask. The scheduler
 /// itself does not move threads that yield all the time, so ranks could stay distributed unevenly.
 void go_to_cpu(int cpu);
-/// Moves the owner of `bells[own]` to another processor if its own has at least two more owners than the other and it
-/// is the last of them. nullptr is an owner on another host. A scheduler considers only runnable threads and can leave
-/// 3 of them on one processor and 1 on another for long.
+/// Moves the owner of `bells[own]` to another processor if its own processor has at least two more owners than the
+/// other one, and it is the last owner there. A nullptr in `bells` stands for an owner on another host. A scheduler
+/// considers only runnable threads. It can leave 3 of them on one processor and 1 on another for long.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

@@ -4,8 +4,8 @@
 //   Posted receive   the reader posts the destination of its next message. The transport stores the data there
 //
 // If writer and reader share no memory, the transport sends the data from the buffer (ZeroCopySend). If they share a
-// ring, and the kernel lets the reader read the writer's memory, the line contains the address (DataPlace in fifo.h), and
-// the reader copies the data from there:
+// ring, and the kernel lets the reader read the writer's memory, the line contains the address (DataPlace in fifo.h),
+// and the reader copies the data from there:
 //
 //   writer   posts the line with the address. It copies the data into the ring when it needs its buffer, when its call
 //            fails, or when its call is over and a reader is late
@@ -48,8 +48,8 @@ class ZeroCopySend {
 
   // The transport's side.
   void set_readers(uint32_t readers) { readers_ = readers; }
-  /// Returns the data of a posted step that was not yet returned for this reader; nullptr if its message is in the
-  /// ring. (The line's previous message may not be returned yet.)
+  /// Returns the data of this step's message if it is a zero-copy send that is still out; nullptr if the message is in
+  /// the ring. (The send of the line's previous message may still be out.)
   const std::byte* data(uint64_t step) const {
     return step_ == step && out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr;
   }
@@ -76,8 +76,8 @@ class PostedReceive {
   /// Returns true if a receive was posted for this flag. Post it only once, because the transport may already use it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
   /// Posts a receive. If the message with this flag has `bytes` bytes, the transport stores it at `at`, or passes it to
-  /// `add`. Until the message arrives or take_back() is called, the transport owns the memory at `at` and the memory that
-  /// `add` reads.
+  /// `add`. Until the message arrives or take_back() is called, the transport owns the memory at `at` and the memory
+  /// that `add` reads.
   void ask(uint64_t flag, uint32_t bytes, std::byte* at, Add add = nullptr) {
     asked_ = flag;
     at_ = at;

@@ -30,7 +30,8 @@ inline int64_t clock_ns(clockid_t clock) {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
-/// Reads the clocks between two readings of the ticks, several times, and keeps the tightest: accurate to about 20 ns.
+/// Reads the clocks between two readings of the ticks, several times. Returns the pair whose readings were nearest. It
+/// is accurate to about 20 ns.
 inline ClockPair read_clock_pair() {
   ClockPair best;
   uint64_t tightest = UINT64_MAX;
@@ -55,7 +56,8 @@ class TickScale {
                      static_cast<double>(last.ticks - first.ticks);
   }
   double ns_per_tick() const { return ns_per_tick_; }
-  /// Also for ticks before the first pair. Keeps fractions of a nanosecond. Limited to 2^61, which is 73 years.
+  /// Returns the nanoseconds since the first pair, negative for earlier ticks. Keeps fractions of a nanosecond. The
+  /// limit is 2^61 ns, which is 73 years.
   double since_first_ns(uint64_t at_ticks) const {
     constexpr double kMost_ns = 0x1p61;
     const double ns = static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;

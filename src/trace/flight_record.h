@@ -1,8 +1,9 @@
-// FlightRecord: the state of one rank's communicator, and its view of the other ranks, at one moment. Taken on an
-// error, at a deadline, on a signal or on request, and written as JSON, which `rondo diagnose` merges over the ranks.
+// FlightRecord: the state of one rank's communicator, and its view of the other ranks, at one moment. rondo takes it on
+// an error, at a deadline, on a signal or on request, and writes it as JSON. `rondo diagnose` merges the records of all
+// ranks.
 //
 // It uses existing data: the status pages, and the position of each lane of the current operations. In normal operation
-// only the status page's one time stamp per operation is recorded for it.
+// it costs only one time stamp for each operation, on the status page.
 //
 // Thread safety: plain data.
 #pragma once
@@ -78,15 +79,15 @@ struct FlightRecord {
   std::vector<FlightPeer> peers;            // all but this rank
 };
 
-/// One JSON document, indented. O(size).
+/// Returns the record as one indented JSON document. O(size).
 std::string to_json(const FlightRecord& record);
-/// `directory`/rank-R-comm-C.flight.json.
+/// Returns `directory`/rank-R-comm-C.flight.json.
 std::string flight_path(const std::string& directory, const TraceIdentity& identity);
 /// Writes the record to its path in `directory`. Errors: kSystem.
 Status write_flight_record(const FlightRecord& record, const std::string& directory);
 
-/// "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), "unknown" (no pid,
-/// or one of another pid namespace).
+/// Returns "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), or
+/// "unknown" (no pid, or a pid of another pid namespace).
 std::string process_state(uint64_t pid, uint64_t pid_namespace);
 
 }  // namespace rondo

@@ -1,9 +1,9 @@
 // The status pages of a rank: the light, always-on record of its operations.
 //
-// A StatusPage is a ring of the last 64 operations of a communicator, written only by its owner, in memory that the other ranks of the
-// host can read. In normal operation it is never read, therefore posting costs a few stores into the owner's own cache
-// lines. A rank that waits too long reads the others' status pages to name the ranks that are missing or made another
-// call.
+// A StatusPage is a ring of the last 64 operations of a communicator, in memory that the other ranks of the host can
+// read. Only its owner writes it. In normal operation nobody reads it. Therefore posting costs a few stores into the
+// owner's own cache lines. A rank that waits too long reads the others' status pages. It then names the ranks that are
+// missing or made another call.
 //
 // Thread safety: one writer; any number of readers, which get a whole record or none (sequence check).
 #pragma once
@@ -53,8 +53,8 @@ inline uint64_t ticks() {
 #endif
 }
 
-/// A clock that takes 4 ns to read, from memory that the kernel updates a few hundred times a second. Reading the ticks
-/// a second time would cost as much as the rest of a record, and finish times are needed only to diagnose hangs.
+/// Reads a coarse clock. This takes 4 ns: the kernel updates the clock in memory a few hundred times a second. A second
+/// reading of the ticks would cost as much as the rest of a record, and only the diagnosis of hangs needs finish times.
 inline uint64_t coarse_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
@@ -134,7 +134,7 @@ struct StatusPage {
     }
     std::atomic_ref(waits_noted_ns).store(now_ns, std::memory_order_release);
   }
-  /// The waits stored since `since_ns`, or for good.
+  /// Returns the waits that were stored since `since_ns` or with kForGood.
   std::vector<PeerWait> waits_since(uint64_t since_ns) {
     std::vector<PeerWait> found;
     if (std::atomic_ref(waits_noted_ns).load(std::memory_order_acquire) < since_ns) return found;
@@ -159,12 +159,12 @@ struct StatusPage {
 
   uint64_t last_posted() { return std::atomic_ref(posted).load(std::memory_order_acquire); }
   uint64_t last_finished() { return std::atomic_ref(finished).load(std::memory_order_relaxed); }
-  /// The shape posted as `sequence`; nothing if it was not posted or was overwritten.
+  /// Returns the shape posted as `sequence`; nothing if it was not posted or was overwritten.
   std::optional<OperationShape> find(uint64_t sequence) {
     const std::optional<PostedOperation> found = read(sequence);
     return found ? std::optional(found->shape) : std::nullopt;
   }
-  /// The whole record of `sequence`.
+  /// Returns the whole record of `sequence`; nothing if it was not posted or was overwritten.
   std::optional<PostedOperation> read(uint64_t sequence) { return records[sequence % kRecords].load(sequence); }
 };
 

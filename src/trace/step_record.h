@@ -38,7 +38,7 @@ struct alignas(64) StepRecord {
   uint64_t wait_room_ticks : 48 = 0;
   uint64_t pc : 16 = 0;
   uint64_t wait_order_ticks : 48 = 0;
-  uint64_t channel : 16 = 0;  // 0: there is one
+  uint64_t channel : 16 = 0;  // 0 if there is only one
   uint64_t work_ticks : 48 = 0;
   uint64_t bytes_high : 16 = 0;
   uint32_t bytes_low = 0;

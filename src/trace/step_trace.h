@@ -52,19 +52,19 @@ class StepTrace {
   static constexpr uint32_t kMaxPlans = 65535;
   static constexpr size_t kMaxSpans = 65536;
 
-  /// Room for `num_records` records, rounded up to a power of two and made resident at once. Errors: kInvalidArgument
-  /// (not from kMinRecords to kMaxRecords), kSystem (no memory).
+  /// Makes a trace with space for `num_records` records, rounded up to a power of two. The memory is resident from the
+  /// start. Errors: kInvalidArgument (not from kMinRecords to kMaxRecords), kSystem (no memory).
   static Expected<std::unique_ptr<StepTrace>> create(const TraceIdentity& identity, uint64_t num_records);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// Distinguishes traces: a program's number from an earlier trace is not valid in this one.
+  /// Returns a number that distinguishes traces: a program's number from an earlier trace is not valid in this one.
   uint64_t serial() const { return serial_; }
-  /// The plan's number. The last number is shared by all plans beyond the limit.
+  /// Adds a plan and returns its number. All plans beyond the limit share the last number.
   uint16_t add_plan(TracedPlan plan);
 
-  /// The place of the next record; the oldest one's if the ring is full.
+  /// Returns the place of the next record. If the ring is full, it is the place of the oldest record.
   StepRecord& next() {
     // Stores become visible in order: fetching the record's line late would delay the next message.
     __builtin_prefetch(&records_[(num_written_ + kRecordsAhead) & mask_], 1);
@@ -101,11 +101,12 @@ class StepTrace {
               .send_step = what.send_step};
     last_ticks_ = done_ticks;
   }
-  /// End of the operation's latest instruction; 0: none since it began. For a driver that does not pause.
+  /// Returns the end of the operation's latest instruction; 0 if none has ended since the operation began. A driver
+  /// that does not pause uses it as the beginning of the next instruction.
   uint64_t last_ticks() const { return last_ticks_; }
   void begin_operation() { last_ticks_ = 0; }
 
-  /// From any thread.
+  /// Adds a caller's span. Any thread may call it.
   void add_span(TraceSpan span);
 
   uint64_t num_written() const { return num_written_; }
@@ -135,8 +136,8 @@ class StepTrace {
   uint64_t spans_lost_ = 0;
 };
 
-/// The path of a trace of this communicator: `directory`/rank-R-comm-C.rtrace. The `session`-th trace of one
-/// communicator, counted from 0, has .S before the ending from the second on.
+/// Returns the path of a trace of this communicator: `directory`/rank-R-comm-C.rtrace. `session` numbers the traces of
+/// one communicator from 0. From the second trace on, the path has .S before the ending; S is `session` + 1.
 std::string trace_path(const std::string& directory, const TraceIdentity& identity, uint32_t session);
 
 }  // namespace rondo

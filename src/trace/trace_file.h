@@ -33,19 +33,20 @@ struct TraceFile {
   std::vector<StepRecord> records;
 
   uint64_t num_lost() const { return num_written - records.size(); }
-  /// The instruction of a step's record; nullptr for plans beyond the limit of numbers. Otherwise valid after decoding.
+  /// Returns the instruction of a step's record; nullptr for plans beyond the limit of numbers. Decoding ensures that
+  /// all other records have a valid one.
   const TracedInstruction* instruction(const StepRecord& r) const {
     const TracedPlan& p = plans[r.plan];
     return p.lanes.empty() ? nullptr : &p.lanes[r.lane][r.pc];
   }
 };
 
-/// "node7 <boot id>" of this machine.
+/// Returns "node7 <boot id>" for this machine.
 std::string this_host();
 
-/// The bytes before the records. The records follow in one or two pieces of the ring.
+/// Returns the bytes before the records. The records follow in one or two pieces of the ring.
 std::string encode_trace_head(const TraceFile& head, uint64_t num_records);
-/// write_whole_file, creating missing directories. Errors: kSystem, kExhausted.
+/// Creates missing directories and calls write_whole_file. Errors: kSystem, kExhausted.
 Status write_file(const std::string& path, std::span<const std::string_view> pieces);
 
 // --- the fields of the file, for writing and reading (base/codec.h) ---
@@ -60,7 +61,7 @@ void fields(C& c, TracedInstruction& i) {
   c(i.verb, i.flags, i.src_buffer, i.dst_buffer, i.src_chunk, i.dst_chunk, i.recv, i.send, i.recv_peers, i.send_peers);
   if constexpr (C::kDecodes)
     if (verb_name(i.verb) == "?" || i.src_buffer > Buffer::kScratch || i.dst_buffer > Buffer::kScratch) {
-      i = {};  // no value that is none of its type
+      i = {};  // an enum must not keep a value outside its type
       c.fail();
     }
 }

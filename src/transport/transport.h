@@ -24,9 +24,8 @@
 
 namespace rondo {
 
-/// The name of a connection, equal on all its ends. Unicast has group 0 and a reader. Multicast has group > 0 and
-/// reader
-/// -1.
+/// The name of a connection, equal on all its ends. A unicast has group 0 and a reader. A multicast has a group above
+/// 0, and its reader is -1.
 struct ConnectionKey {
   Rank writer = 0;
   Rank reader = -1;
@@ -150,7 +149,7 @@ class Transport {
   virtual bool needs_progress() const { return false; }
   /// Moves sent and received messages. Returns true if something moved. Never blocks.
   virtual bool progress() { return false; }
-  /// Delivers the pending messages without the driver, which leaves.
+  /// Delivers the pending messages without the driver. The driver calls it when it leaves.
   virtual void rest() {}
   /// If some ranks share no memory with this one, these return the local peers, and the proxy for devices' messages to
   /// the other ranks (proxy.h). Otherwise they return nothing: all ranks share memory through this transport.
