@@ -130,7 +130,7 @@ TEST(FakeCudaProcesses, AHandleNeedsPeerAccess) {
   Page* page = make_page();
   run([&](Rank rank) {
     FakeMachine machine = FakeMachine::uniform(2);
-    machine.peers.assign(2, std::vector<FakePeer>(2, FakePeer{false, false, 0}));
+    machine.peers.assign(2, std::vector<FakePeer>(2, FakePeer{false, false}));
     FakeCuda cuda(machine);
     auto context = PrimaryContext::retain(rank);
     const CurrentContext current(context->get());

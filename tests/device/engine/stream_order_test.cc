@@ -33,15 +33,7 @@ class NoMemory final : public Transport {
   std::optional<PeerLoss> find_lost() override { return std::nullopt; }
   Expected<void*> alloc(uint64_t) override { return Status(StatusCode::kInternal, "no memory here"); }
   Status free(void*) override { return Status(StatusCode::kInternal, "no memory here"); }
-  bool may_be_direct() const override { return false; }
-  bool can_pull() const override { return false; }
-  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
-  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
-  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
-    return Status(StatusCode::kInternal, "no memory here");
-  }
   void keep(std::shared_ptr<void>) override {}
-  uint64_t staging_bytes() const override { return 0; }
 };
 
 Transport& nowhere() {
