@@ -42,6 +42,7 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
 
 bool Executor::direct(Operation& op, const ProgramStep& s) {
   if (!op.reach_error.ok()) return false;  // permanent: the diagnosis ends the operation
+  if (s.src.num_elems == 0) return true;   // a rank without elements may have no buffer
   const uint64_t elem_bytes = op.program->elem_bytes[static_cast<int>(s.src_buffer)];
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
   received_.clear();
