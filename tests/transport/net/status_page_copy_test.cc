@@ -65,7 +65,10 @@ TEST_F(Pages, WaitsHaveTheClockOfTheReader) {
 
 TEST_F(Pages, ThePartingNoteIsTheLastWord) {
   EXPECT_FALSE(copy.store("short", false));
-  copy.end({.posted = 9, .finished = 8});
+  PartingNote note;
+  note.posted = 9;
+  note.finished = 8;
+  copy.end(note);
   page.post(1, {}, 0);
   EXPECT_TRUE(copy.store(encoded(), false));
   EXPECT_TRUE(copy.ended());
