@@ -36,7 +36,7 @@ Status system_error(const char* what, uint64_t bytes) {
 // The library's only per-process state: the current pool, which communicators own. Never destroyed, because they may
 // outlive main(). A forked child makes its own, because a thread of its parent may have held the mutex.
 struct Registry {
-  const MadeHere made_here;
+  MadeHere made_here;
   std::mutex mutex;
   std::weak_ptr<StagingPool> pool;
 };
