@@ -20,7 +20,7 @@ namespace rondo::fsdp::testing {
 class TempFolder {
  public:
   TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "rondo_checkpoint_XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "checkpoint_test_XXXXXX").string();
     path_ = ::mkdtemp(name.data()) != nullptr ? name : "";
     EXPECT_FALSE(path_.empty());
   }
