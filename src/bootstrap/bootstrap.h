@@ -144,8 +144,8 @@ class Bootstrap {
 
   /// Returns true if every rank has a link to every other rank (bootstrap/mesh_plan.h).
   bool is_full() const { return plan_.is_full(); }
-  /// Sends a text to all ranks. announced() returns the announcement with the smallest place (of equal ones the first)
-  /// that this rank has received or made for the topic. If the mesh is full, find_lost() receives them. Never blocks.
+  /// If the mesh is not full: announce() sends a text to all ranks. announced() returns the announcement with the
+  /// smallest place (of equal ones the first) that this rank has received or made for the topic. Neither blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
     Rank by;

@@ -11,8 +11,7 @@
 //                                gets nothing either.
 //
 //   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
-//          or if its place is smaller than those of all earlier ones. If the mesh is full, the rank that announces
-//          tells all others
+//          or if its place is smaller than all before
 //   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
 //          neighbours
 //
@@ -80,7 +79,6 @@ void Bootstrap::note_announced(Topic topic, const Gone& what, Rank from) {
   auto& known = announced_[static_cast<size_t>(topic)];
   if (known && known->place <= what.place) return;
   known = Announcement{what.rank, what.place, what.text};
-  if (from >= 0 && plan_.is_full()) return;  // the rank that announces tells all others itself
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
     if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
 }

@@ -17,6 +17,7 @@ enum class MessageKind : uint8_t {
   kLines,    // header lines of an Inline connection; data: the lines
   kData,     // a message of a Simple connection: its line, and data for the ring
   kCredit,   // a read counter
+  kAbort,    // data: the reason
   kLeaving,  // data: a PartingNote; step: number of kLines, kData and kSlot messages from the sender to the receiver
   kLeft,     // the answer after all of them have arrived
   kPagesAsked,

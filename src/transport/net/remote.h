@@ -118,21 +118,23 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
   int index_here(Rank r) const { return peers_here_.numbers()[static_cast<size_t>(r)]; }
-  // Too many ranks to connect to all of them.
+  // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;
   bool is_local(const ConnectionKey& key) const;
   ConnectionKey local_key(const ConnectionKey& key) const;
   void raise(Rank by, const std::string& reason);
-  void hear_of_aborts();
   // Under the lock:
   void take_abort(Rank by, std::string reason);
-  bool note_end(Rank r, std::string_view bytes);
+  void take_disagreement(Bootstrap::Announcement events);
+  void tell_abort();
+  void hear_of_aborts();
   bool carry();
   bool move();
   bool answer_leavers();
   bool fresh(Rank r, bool may_connect);
+  bool note_end(Rank r, std::string_view bytes);
   void leave();
   void keep_for_good();
   void poll_loop();
@@ -159,7 +161,9 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
   std::unique_ptr<RailSet> rails_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
+  bool abort_untold_ = false;                     // raised by this rank while handling a message
   std::string reason_;                            // of the abort
+  std::optional<Bootstrap::Announcement> disagreement_;  // found or received by this rank
   Status failure_;                                // of this rank's communicator
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;

@@ -1,4 +1,4 @@
-// RemoteTransport's membership events: aborts, departures, losses and disagreements. The Bootstrap carries them.
+// RemoteTransport's membership events, sent and received: aborts, departures, losses and disagreements.
 #include <fmt/format.h>
 
 #include <vector>
@@ -15,26 +15,32 @@ constexpr uint64_t kLossNs = 300 * kMs;
 
 }  // namespace
 
-// The first abort that a rank receives is the one that counts for it. All ranks get this rank's.
+// The first abort that a rank receives is the one that counts for it.
 void RemoteTransport::take_abort(Rank by, std::string reason) {
   int nobody = -1;
-  if (!aborted_by_.compare_exchange_strong(nobody, by)) return;
-  reason_ = std::move(reason);
-  if (by == rank_) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
-  ring(*bell(rank_));
+  if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
+}
+
+void RemoteTransport::tell_abort() {
+  Header h;
+  h.kind = MessageKind::kAbort;
+  const bool many = are_many();
+  if (many) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && (!many || rails_->connected(r)) && !rails_->lost(r) &&
+        !remotes_[static_cast<size_t>(r)]->departed)
+      rails_->send_copy(r, h, reason_.data(), reason_.size());
 }
 
 void RemoteTransport::raise(Rank by, const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  take_abort(by, reason);
-}
-
-void RemoteTransport::hear_of_aborts() {
-  if (aborted_by_ >= 0) return;
-  auto heard = bootstrap_.announced(Bootstrap::Topic::kAbort);
-  if (!heard) return;
-  const std::lock_guard lock(mutex_);
-  take_abort(heard->by, std::move(heard->text));
+  {
+    const std::lock_guard lock(mutex_);
+    take_abort(by, reason);
+    if (by == rank_ && aborted_by_ == rank_) tell_abort();
+    rails_->progress();
+  }
+  ring(*bell(rank_));
+  wake_poller();
 }
 
 std::optional<Rank> RemoteTransport::aborted_by() {
@@ -62,7 +68,6 @@ bool RemoteTransport::departed(Rank r) {
   }
   const auto note = bootstrap_.parting_note(r);
   if (!note) return false;
-  hear_of_aborts();  // it may be the reason
   const std::lock_guard lock(mutex_);
   note_end(r, *note);
   return true;
@@ -74,6 +79,9 @@ bool RemoteTransport::note_end(Rank r, std::string_view bytes) {
   if (!decoded) return false;
   PartingNote& note = *decoded;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
+  if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
+  if (note.differ_by >= 0 && note.differ_by < nranks_)
+    take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
   if (note.failure_code != 0)
     remotes_[static_cast<size_t>(r)]->failure = status_from_peer(note.failure_code, note.failure);
   return true;
@@ -91,18 +99,39 @@ Status RemoteTransport::parting_failure(Rank r) {
   return remotes_[static_cast<size_t>(r)]->failure;
 }
 
+void RemoteTransport::hear_of_aborts() {
+  if (!are_many() || aborted_by_ >= 0) return;
+  if (auto events = bootstrap_.announced(Bootstrap::Topic::kAbort)) {
+    {
+      const std::lock_guard lock(mutex_);
+      take_abort(events->by, std::move(events->text));
+    }
+    ring(*bell(rank_));
+  }
+}
+
+// The earliest one counts, and for one operation the first.
+void RemoteTransport::take_disagreement(Bootstrap::Announcement events) {
+  if (!disagreement_ || events.place < disagreement_->place) disagreement_ = std::move(events);
+}
+
+// With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
-  bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
+  if (are_many()) bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
+  const std::lock_guard lock(mutex_);
+  take_disagreement({rank_, sequence, std::string(text)});
 }
 
 std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
-  const auto told = bootstrap_.announced(Bootstrap::Topic::kDisagreement);
-  if (!told || told->place > sequence) return std::nullopt;
-  return fmt::format("rank {} says: {}", told->by, told->text);
+  auto events = are_many() ? bootstrap_.announced(Bootstrap::Topic::kDisagreement) : std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (events) take_disagreement(std::move(*events));
+  if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
+  return fmt::format("rank {} says: {}", disagreement_->by, disagreement_->text);
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {
-  auto lost = bootstrap_.find_lost();  // also receives announcements
+  auto lost = bootstrap_.find_lost();  // also reads events about aborts
   hear_of_aborts();
   if (lost) return PeerLoss{lost->rank, std::move(lost->how)};
   std::vector<PeerLoss> losses;

@@ -16,7 +16,7 @@ namespace rondo::net {
 namespace {
 
 constexpr uint64_t kLeaveNs = 5000 * kMs;     // for the peers to get everything from a departing rank
-constexpr uint64_t kHearNs = 20 * kMs;        // interval at which the poller receives the Bootstrap's announcements
+constexpr uint64_t kLastWordsNs = 200 * kMs;  // for an abort to be sent
 constexpr uint32_t kIdlePasses = 1024;        // then the peers get credits for all messages read
 constexpr int kMovesAtOnce = 64;
 constexpr int kGiveWayMs = 2;  // interval of the poller's checks for a driver
@@ -37,6 +37,7 @@ bool RemoteTransport::move() {
   bool moved = carry();
   moved |= rails_->progress();
   moved |= answer_leavers();
+  if (std::exchange(abort_untold_, false)) tell_abort();
   if (moved) idle_passes_ = 0;
   else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*rails_);
   return moved;
@@ -58,6 +59,7 @@ void RemoteTransport::rest() {
     carry();
     rails_->push();
     answer_leavers();
+    if (std::exchange(abort_untold_, false)) tell_abort();
     // The poller looks again by itself, unless it waits for the network, which does not report bytes that were already
     // read.
     if (listens_ && rails_->has_unread()) wake_poller();
@@ -75,7 +77,12 @@ ReceiveTarget RemoteTransport::place(const Header& header, const HeaderLine& lin
 }
 
 // An unreadable message: this rank aborts, and the others get the reason.
-void RemoteTransport::fail_here(const Status& why) { take_abort(rank_, std::string(why.message())); }
+void RemoteTransport::fail_here(const Status& why) {
+  if (aborted_by_ >= 0) return;
+  take_abort(rank_, std::string(why.message()));
+  abort_untold_ = true;
+  ring(*bell(rank_));
+}
 
 void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   Remote& remote = *remotes_[static_cast<size_t>(header.from)];
@@ -84,6 +91,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
     case MessageKind::kLines:
     case MessageKind::kData: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
     case MessageKind::kCredit: s = fifos_->arrived(header, line, data, bytes); break;
+    case MessageKind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
     case MessageKind::kLeaving:
       if (!note_end(header.from, {reinterpret_cast<const char*>(data), bytes})) s = malformed(rank_, header, bytes);
       remote.will_have_sent = header.step;
@@ -127,9 +135,10 @@ bool RemoteTransport::answer_leavers() {
   return any;
 }
 
-// The peers that this rank has exchanged messages with get everything it has sent, except after an abort.
+// The peers that this rank has exchanged messages with get everything it has sent. After an abort, only the abort.
 void RemoteTransport::leave() {
   const uint64_t since = monotonic_ns();
+  const bool aborted = aborted_by_ >= 0;
   std::vector<Rank> waiting;
   PartingNote note;
   {
@@ -137,13 +146,20 @@ void RemoteTransport::leave() {
     const std::lock_guard lock(mutex_);
     note.posted = mine.last_posted();
     note.finished = mine.last_finished();
+    note.aborted_by = aborted_by_;
+    note.reason = reason_.substr(0, PartingNote::kMostTextBytes);
+    if (disagreement_) {
+      note.differ_by = disagreement_->by;
+      note.differ_place = disagreement_->place;
+      note.difference = disagreement_->text.substr(0, PartingNote::kMostTextBytes);
+    }
     note.failure_code = static_cast<uint8_t>(failure_.code());
     note.failure = failure_.message().substr(0, PartingNote::kMostFailureBytes);
     const std::string bytes = encode(note);
     bootstrap_.part(bytes);
-    if (aborted_by_ >= 0) return;
-    carry();
-    for (Rank r = 0; r < nranks_; ++r) {
+    fifos_->carry(*rails_);
+    if (!aborted) slots_->carry(*rails_);
+    for (Rank r = 0; r < nranks_ && !aborted; ++r) {
       if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
       if (!rails_->connected(r) && fifos_->received(r) == 0) continue;
       Header h;
@@ -153,6 +169,7 @@ void RemoteTransport::leave() {
       waiting.push_back(r);
     }
   }
+  const uint64_t limit = aborted ? kLastWordsNs : kLeaveNs;
   for (uint32_t pass = 0;; ++pass) {
     bool moved = false, out = false;
     {
@@ -167,7 +184,7 @@ void RemoteTransport::leave() {
       std::erase_if(waiting,
                     [&](Rank r) { return (lost && lost->rank == r) || bootstrap_.parting_note(r).has_value(); });
     }
-    if ((waiting.empty() && out) || monotonic_ns() - since > kLeaveNs) return;
+    if ((waiting.empty() && out) || monotonic_ns() - since > limit) return;
     if (!moved) sched_yield();
   }
 }
@@ -183,21 +200,16 @@ void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
   int busy = 0, idle = 0;
-  uint64_t heard_ns = 0;
   pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {rails_->event_fd(), POLLIN, 0}};
   while (!stop_) {
     uint64_t woken;
     (void)!read(wake_.get(), &woken, sizeof woken);
-    if (const uint64_t now = monotonic_ns(); now - heard_ns > kHearNs) {
-      heard_ns = now;
-      (void)bootstrap_.find_lost();
-      hear_of_aborts();
-    }
     if (const uint32_t now = passes_; driven_ && now != seen) {
       seen = now;
       ::poll(fds, 1, kGiveWayMs);
       continue;
     }
+    hear_of_aborts();
     bool quiet = false, moved = false;
     const bool attended = attended_.load(std::memory_order_acquire);  // before the last look at the devices' posts
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {

@@ -17,17 +17,22 @@
 namespace rondo::net {
 
 /// The final message of a departing rank. Ranks that are still in an operation need to know whether the sender has
-/// finished it, and for which failure it departs.
+/// finished it, and why it departs if they missed an abort, a disagreement or another failure.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
+  int64_t aborted_by = -1;
+  int64_t differ_by = -1;     // the rank that found the disagreement
+  uint64_t differ_place = 0;  // the operation
+  std::string reason;         // of the abort
+  std::string difference;
   uint8_t failure_code = 0;  // a StatusCode; 0: no failure
   std::string failure;
 
-  static constexpr size_t kMostFailureBytes = 1000;
+  static constexpr size_t kMostTextBytes = 480, kMostFailureBytes = 1000;
 };
 template <class C>
 void fields(C& c, PartingNote& n) {
-  c(n.posted, n.finished, n.failure_code, n.failure);
+  c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
 }
 
 struct StatusPages {
