@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Reads ctest's output of a failed run (--output-junit FILE) and checks whether UCX's own assertion ended the tests.
 
-UCX 1.13 can end a process if a peer dies or leaves while the two connect; later versions lack that assertion
-(https://github.com/openucx/ucx/pull/8175). Such a failure is not rondo's. It is recognised only by the text of the
-assertion.
+Two assertions of UCX 1.13 can end a process, and later versions lack the first one:
+  got REP message   a peer dies or leaves while the two connect (https://github.com/openucx/ucx/pull/8175)
+  comp->count > 0   a TCP connection breaks while UCX sends from the caller's memory; status -80 is its own code for it
+Such a failure is not rondo's. It is recognised only by the text of the assertion.
 
 Prints the names of the tests, one a line. Exit status: 0 the assertion ended all failed tests, 1 some failed otherwise
 (each is named on stderr), 2 the file cannot be read or names no failed test.
@@ -16,7 +17,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-ASSERTION = re.compile(r"Assertion `[^'\n]+' failed: req \S+ ep \S+: got REP message")
+ASSERTION = re.compile(
+    r"Assertion `[^'\n]+' failed: req \S+ ep \S+: got REP message"
+    r"|uct_iface\.h:\d+ +Assertion `comp->count > 0' failed: comp=\S+ \(\S+\) count=0 status=-80"
+)
 
 
 def failed_tests(junit: str) -> dict[str, str]:
