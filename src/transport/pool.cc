@@ -37,6 +37,7 @@ Status system_error(const char* what, uint64_t bytes) {
 // outlive main(). A forked child makes its own, because a thread of its parent may have held the mutex.
 struct Registry {
   MadeHere made_here;
+  const Registry* of_parent = nullptr;  // kept reachable, so that leak checkers do not report it in the child
   std::mutex mutex;
   std::weak_ptr<StagingPool> pool;
 };
@@ -45,6 +46,7 @@ Registry& registry() {
   Registry* r = current.load(std::memory_order_acquire);
   if (r != nullptr && r->made_here) return *r;
   auto made = std::make_unique<Registry>();
+  made->of_parent = r;
   return current.compare_exchange_strong(r, made.get(), std::memory_order_acq_rel) ? *made.release() : *r;
 }
 
