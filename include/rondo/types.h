@@ -110,6 +110,7 @@ constexpr Dtype accumulator_of(Dtype t) {
   };
   return kAcc[static_cast<int>(t)];
 }
+/// Returns whether values of `t` are signed integers, unsigned integers or floats.
 constexpr NumberKind number_kind(Dtype t) {
   constexpr NumberKind kKinds[] = {
 #define RONDO_X(e, v, name, bytes, acc, kind) NumberKind::kind,

@@ -163,8 +163,8 @@ class Bootstrap {
   /// error if a rank is gone or has given up. Must not be called from within a call on this Bootstrap.
   Status still_whole();
   /// Collective over all ranks. Ends the making of a communicator; `made` is this rank's result. Returns ok if all
-  /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the gravest: every other error
-  /// is graver than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the call waits
+  /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the most serious: every other
+  /// error is more serious than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the call waits
   /// for no rank, and the Bootstrap is unusable.
   Status commit(const Status& made, const BootstrapOptions& options);
   /// Sets a function that is called at least every 50 ms while a collective call waits. Its error ends the call. Call
@@ -175,7 +175,7 @@ class Bootstrap {
   // call agree() and subset_of_survivors() in turn, until all have made a communicator of the same ranks.
   struct Survivors {
     std::vector<Rank> members;  // equal on all members
-    Status failure;             // the gravest `made` of all members; equal on all
+    Status failure;             // the most serious `made` of all members; equal on all
     bool begun_anew;            // a communicator of an earlier answer must be made again, even if the members are equal
   };
   Status begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options);

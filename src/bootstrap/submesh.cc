@@ -143,18 +143,18 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
                       sequence_,
                       deadline.extended(made.ok() ? kGraceS : 0)},
                      &got));
-  // kPeerLost is less grave: it may be a consequence of another rank's error.
-  auto is_graver = [](const Status& a, const Status& b) {
+  // kPeerLost is less serious: it may be a consequence of another rank's error.
+  auto is_more_serious = [](const Status& a, const Status& b) {
     return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
   };
-  Status gravest;
+  Status most_serious;
   for (Rank r = 0; r < static_cast<Rank>(got.size()); ++r) {
     const bool failed = r == rank_ ? !made.ok() : !got[static_cast<size_t>(r)].payload.starts_with('\0');
     if (!failed) continue;
     const Status theirs = r == rank_ ? made : refusal(got[static_cast<size_t>(r)]);
-    if (is_graver(theirs, gravest)) gravest = theirs;
+    if (is_more_serious(theirs, most_serious)) most_serious = theirs;
   }
-  return gravest;
+  return most_serious;
 }
 
 }  // namespace rondo

@@ -1,8 +1,8 @@
 // SurvivorView: a rank's knowledge of which ranks of a communicator are gone. Survivors agree on one (survivors.cc).
 //
-// A join of two views has the gone ranks of both and the graver failure. Every other failure is graver than kPeerLost.
-// Of two equally grave failures, the join has that of the lower rank. A join is commutative, associative and
-// idempotent. Therefore the order and the number of messages do not matter.
+// A join of two views has the gone ranks of both and the more serious failure. Every other failure is more serious than
+// kPeerLost. Of two equally serious failures, the join has that of the lower rank. A join is commutative, associative
+// and idempotent. Therefore the order and the number of messages do not matter.
 //
 // Thread safety: values.
 #pragma once
