@@ -164,8 +164,8 @@ class Bootstrap {
   Status still_whole();
   /// Collective over all ranks. Ends the making of a communicator; `made` is this rank's result. Returns ok if all
   /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the most serious: every other
-  /// error is more serious than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the call waits
-  /// for no rank, and the Bootstrap is unusable.
+  /// error is more serious than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the
+  /// call waits for no rank, and the Bootstrap is unusable.
   Status commit(const Status& made, const BootstrapOptions& options);
   /// Sets a function that is called at least every 50 ms while a collective call waits. Its error ends the call. Call
   /// this before the first collective call.
