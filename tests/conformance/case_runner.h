@@ -66,7 +66,7 @@ class CallBuffers {
         rank_(rank),
         in_area_(static_cast<uint8_t*>(in_area)),
         out_area_(static_cast<uint8_t*>(out_area)) {}
-  static uint64_t area_bytes(uint64_t buffer_bytes) { return buffer_bytes + 2 * kGuardBytes + 64; }
+  static uint64_t area_bytes(uint64_t buffer_bytes) { return (buffer_bytes + 2 * kGuardBytes + 127) / 64 * 64; }
 
   void begin(const Case& c);
   /// Empty if everything is right.

@@ -140,7 +140,7 @@ inline void run_cases(World world, int nranks, Memory memory, const std::vector<
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
   SpawnOptions options;
   options.config = config;
-  options.config.deadline_s = 60;
+  options.config.deadline_s = memory == Memory::kDevice ? 10 : 60;
   options.decorate = decorate;
   options.deadline_s = 240;
   spawn(

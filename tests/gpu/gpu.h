@@ -22,7 +22,7 @@ inline Config gpu_config(int nranks, const std::string& settings = {}) {
   config.device = 0;
   config.devices.assign(static_cast<size_t>(nranks), 0);
   config.settings = settings;
-  config.deadline_s = 60;
+  config.deadline_s = 10;
   return config;
 }
 

@@ -79,6 +79,12 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   return {};
 }
 
+Status KernelLoader::load(KernelImages images) {
+  for (const KernelImage& image : images)
+    for (const std::string_view kernel : image.kernels) RONDO_TRY(find(images, kernel).status());
+  return {};
+}
+
 Expected<cuda::Function> KernelLoader::find(KernelImages images, std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;

@@ -1,5 +1,5 @@
-// KernelLoader: the library's kernels on one device, loaded from their images at first use. It also orders a thread's
-// launches of kernels that wait. Thread safety: any thread; the device's context is current.
+// KernelLoader: the library's kernels on one device, loaded from their images. It also orders a thread's launches of
+// kernels that wait. Thread safety: any thread; the device's context is current.
 #pragma once
 
 #include <map>
@@ -26,7 +26,11 @@ class KernelLoader {
   /// For tests whose driver finds kernels by name: no image is searched from now on.
   static void need_no_images();
 
-  /// Errors: kUnsupported (this build has no kernels, or the image has none for the device), kSystem.
+  /// Loads all kernels of these images. The driver loads a kernel only when the context is idle, so a kernel that waits
+  /// for another rank must not run before. Errors: as find.
+  Status load(KernelImages images);
+
+  /// Loads the kernel if load() did not. Errors: kUnsupported (this build has no kernels, or the image has none for the device), kSystem.
   Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any

@@ -8,6 +8,7 @@
 #include "base/no_cancel.h"
 #include "base/round_up.h"
 #include "device/driver/capture.h"
+#include "device/engine/images.h"
 
 namespace rondo {
 
@@ -34,6 +35,7 @@ Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(const Options& opti
 Status DeviceEngine::start() {
   cuda::CurrentContext current(transport_.context());
   RONDO_TRY(current.status());
+  RONDO_TRY(kernels_->load(collective_images()));
   RONDO_TRY_ASSIGN(control_, cuda::PinnedMemory::make(sizeof(DeviceControl)));
   RONDO_TRY_ASSIGN(serial_, cuda::OwnedEvent::make());
   RONDO_TRY_ASSIGN(graph_serial_, cuda::OwnedEvent::make());
@@ -105,8 +107,12 @@ uint64_t DeviceEngine::communicator() const {
   return id != 0 ? id : reinterpret_cast<uint64_t>(first);
 }
 
-Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const {
+Status DeviceEngine::check_buffer(std::string_view name, const void* ptr, Dtype dtype) const {
   if (ptr == nullptr) return {};
+  if (reinterpret_cast<uintptr_t>(ptr) % dtype_bytes(dtype) != 0)  // a kernel would fault, which ends the context
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {}: {} is at {}, which is no multiple of the {} bytes of {}: align the buffer",
+                              rank_, name, ptr, dtype_bytes(dtype), dtype_name(dtype)));
   unsigned type = 0;
   const cuda::Result known =
       cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
@@ -148,8 +154,9 @@ Status DeviceEngine::check(Call& c) const {
 Status DeviceEngine::prepare(Item& item) {
   cuda::CurrentContext current(transport_.context());
   RONDO_TRY(error());
-  RONDO_TRY(check_buffer("in", item.call->in));
-  RONDO_TRY(check_buffer("out", item.call->out));
+  const Call& call = *item.call;
+  RONDO_TRY(check_buffer("in", call.in, call.shape.types().input));
+  RONDO_TRY(check_buffer("out", call.out, call.shape.types().output));
   RONDO_TRY_ASSIGN(item.plan, plan(item.call->shape));
   return {};
 }

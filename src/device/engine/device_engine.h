@@ -180,7 +180,7 @@ class DeviceEngine final : public Backend {
   }
   static Status launch_rounds(std::span<const Item> items);
   static Status launch(Launch& launch);
-  Status check_buffer(std::string_view name, const void* ptr) const;
+  Status check_buffer(std::string_view name, const void* ptr, Dtype dtype) const;
   Status reserve_scratch(uint64_t bytes);
   static Status reserve_scratch(std::span<Item> items);
   /// Equal for the communicator's ranks in this process, and unique.

@@ -17,12 +17,17 @@ struct alignas(4 * kWords) Words {
   uint32_t w[kWords];
 };
 
-/// p is aligned to sizeof(T).
+RONDO_HOST_DEVICE_INLINE bool is_aligned(const void* p, uint32_t bytes) {
+  return (reinterpret_cast<uintptr_t>(p) & (bytes - 1)) == 0;
+}
+
+/// p is aligned to sizeof(T). A device faults if it is not, so a host thread does too.
 template <class T>
 RONDO_HOST_DEVICE_INLINE T load_aligned(const std::byte* p) {
 #if defined(__CUDA_ARCH__)
   return *reinterpret_cast<const T*>(p);
 #else
+  if (!is_aligned(p, sizeof(T))) __builtin_trap();
   T value;
   __builtin_memcpy(&value, p, sizeof(T));
   return value;
@@ -33,11 +38,9 @@ RONDO_HOST_DEVICE_INLINE void store_aligned(std::byte* p, const T& value) {
 #if defined(__CUDA_ARCH__)
   *reinterpret_cast<T*>(p) = value;
 #else
+  if (!is_aligned(p, sizeof(T))) __builtin_trap();
   __builtin_memcpy(p, &value, sizeof(T));
 #endif
-}
-RONDO_HOST_DEVICE_INLINE bool is_aligned(const void* p, uint32_t bytes) {
-  return (reinterpret_cast<uintptr_t>(p) & (bytes - 1)) == 0;
 }
 
 RONDO_HOST_DEVICE_INLINE uint64_t to_u64(const Words<2>& v) { return v.w[0] | static_cast<uint64_t>(v.w[1]) << 32; }
