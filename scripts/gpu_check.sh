@@ -5,6 +5,8 @@
 #
 #   scripts/gpu_check.sh [--deps FOLDER] [--out FILE] [--parts LIST] [--nccl-lib FILE]... [--nccl-tests FOLDER]
 #
+# Without the part build, build/gpu must hold what that part makes.
+#
 #   --deps        folder made by scripts/gpu_deps.sh; default: build/gpu_deps, if it exists
 #   --out         default: build/gpu_check.json
 #   --parts       of build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp;
@@ -23,11 +25,13 @@ while [ $# -gt 0 ]; do
     --parts) parts=$2 ;;
     --nccl-lib) nccl_libs+=("$2") ;;
     --nccl-tests) nccl_tests=$2 ;;
-    *) sed -n '2,16p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
   esac
   shift 2
 done
 build=build/gpu logs=build/gpu_logs
+# The default of 8 hardware queues would put launches of one rank behind waits of another rank of the same process.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32} RONDO_TIMEOUT_S=10 RONDO_INIT_TIMEOUT_S=20
 mkdir -p "$build" "$logs"
 rm -f "$logs"/*
 failed=0
@@ -38,7 +42,7 @@ part() {
   shift 2
   case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
   # timeout starts only programs, but most parts are functions, so they run in a shell that defines them.
-  timeout "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
+  timeout -k 5 "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
     gpu_check "$@" >"$logs/$name.log" 2>&1 || status=$?
   printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
   local said="FAILED ($status)"
@@ -68,13 +72,15 @@ sanitize() {
     --gtest_filter='*OneRank'
 }
 perf() {
-  local n world collective
+  local n collective
   for collective in all_reduce all_gather reduce_scatter; do
     for n in 1 2 4 8; do
-      for world in threads ranks; do
-        echo "## $collective $world $n"
-        "$build/tools/rondo" perf "$collective" --device cuda "--$world" "$n" -b 8 -e 64M -f 8 -z 0 -n 20 -w 5
-      done
+      echo "## $collective threads $n"
+      "$build/tools/rondo" perf "$collective" --device cuda --threads "$n" -b 8 -e 128M -f 8 -z 0 -n 20 -w 5
+    done
+    for n in 2 4; do
+      echo "## $collective ranks $n"
+      "$build/tools/rondo" perf "$collective" --device cuda --ranks "$n" -b 1K -e 64M -f 16 -z 0 -n 5 -w 2
     done
   done
 }
@@ -89,13 +95,13 @@ nccl() {
       2>/dev/null || true)
     [ -z "$found" ] || nccl_libs=("sockets=$found")
   fi
-  for n in 2 4; do
+  for n in 2 4; do  # both libraries take milliseconds a call, because processes take turns on the device
     echo "## rondo $n"
-    "$build/bench/nccl_contender" "$library" "$n" || return $?
+    "$build/bench/nccl_contender" "$library" "$n" 1024 1048576 16777216 || return $?
     for labelled in "${nccl_libs[@]}"; do
       echo "## nccl ${labelled%%=*} $n"
       NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=8 \
-        "$build/bench/nccl_contender" "${labelled#*=}" "$n" || echo "## failed"
+        "$build/bench/nccl_contender" "${labelled#*=}" "$n" 1024 1048576 16777216 || echo "## failed"
     done
   done
 }

@@ -45,8 +45,8 @@ void PerfDevice::upload(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (const Status s = cuda::upload(stream_.get(), device(to), from, bytes); !s.ok()) throw PerfError(s.to_string());
 }
 void PerfDevice::download(std::byte* to, const std::byte* from, uint64_t bytes) {
-  synchronize();
-  if (bytes != 0) check(cuda::driver()->memcpy_device_to_host(to, device(from), bytes), "cuMemcpyDtoH");
+  if (bytes == 0) return synchronize();
+  if (const Status s = cuda::download(stream_.get(), to, device(from), bytes); !s.ok()) throw PerfError(s.to_string());
 }
 void PerfDevice::synchronize() { check(cuda::driver()->stream_synchronize(stream_.get()), "cuStreamSynchronize"); }
 

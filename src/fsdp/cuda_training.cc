@@ -124,9 +124,7 @@ Status CudaTraining::copy(fsdp::Line line, void* to, const void* from, uint64_t 
 Status CudaTraining::read(void* to_host, const void* from, uint64_t bytes) {
   if (bytes == 0) return {};
   const cuda::CurrentContext current(context_.get());
-  // cuMemcpyDtoH would wait for other streams of the context.
-  RONDO_TRY(cuda::check(cuda::driver()->memcpy_async(at(to_host), at(from), bytes, compute_), "cuMemcpyAsync"));
-  return synchronize(fsdp::Line::kCompute);
+  return cuda::download(compute_, to_host, at(from), bytes);
 }
 Status CudaTraining::write(void* to, const void* from_host, uint64_t bytes) {
   if (bytes == 0) return {};

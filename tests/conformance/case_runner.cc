@@ -170,14 +170,12 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
 }
 
 Status OnDevice::upload(std::span<uint8_t> part) const {
-  return cuda::upload(nullptr, reinterpret_cast<cuda::DevicePtr>(there(part.data())), part.data(), part.size());
+  return cuda::upload(static_cast<cuda::Stream>(stream), reinterpret_cast<cuda::DevicePtr>(there(part.data())),
+                      part.data(), part.size());
 }
 Status OnDevice::download(std::span<uint8_t> part) const {
-  const cuda::Driver* d = cuda::driver();
-  RONDO_TRY(cuda::check(d->stream_synchronize(static_cast<cuda::Stream>(stream)), "synchronize"));
-  return cuda::check(
-      d->memcpy_device_to_host(part.data(), reinterpret_cast<cuda::DevicePtr>(there(part.data())), part.size()),
-      "download");
+  return cuda::download(static_cast<cuda::Stream>(stream), part.data(),
+                        reinterpret_cast<cuda::DevicePtr>(there(part.data())), part.size());
 }
 
 CaseRunner::~CaseRunner() {

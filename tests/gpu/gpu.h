@@ -15,14 +15,13 @@ inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 
 #define RONDO_NEEDS_GPU() \
   if (!::rondo::testing::machine_has_gpu()) GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there"
 
-/// All ranks on device 0: several ranks may share a GPU.
+/// All ranks on device 0: several ranks may share a GPU. RONDO_TIMEOUT_S is the deadline of their calls.
 inline Config gpu_config(int nranks, const std::string& settings = {}) {
   Config config;
   config.memory = rondo::Memory::kCuda;
   config.device = 0;
   config.devices.assign(static_cast<size_t>(nranks), 0);
   config.settings = settings;
-  config.deadline_s = 10;
   return config;
 }
 

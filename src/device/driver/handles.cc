@@ -14,7 +14,15 @@ Expected<const Driver*> Owned<Handle, kRelease>::enter() {
 
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes) {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
+  RONDO_TRY(check(d->stream_synchronize(stream), "cuStreamSynchronize"));
   RONDO_TRY(check(d->memcpy_host_to_device_async(to, from, bytes, stream), "cuMemcpyHtoDAsync"));
+  return check(d->stream_synchronize(stream), "cuStreamSynchronize");
+}
+
+Status download(Stream stream, void* to, DevicePtr from, size_t bytes) {
+  RONDO_TRY_ASSIGN(const Driver* d, need_driver());
+  RONDO_TRY(check(d->stream_synchronize(stream), "cuStreamSynchronize"));
+  RONDO_TRY(check(d->memcpy_async(reinterpret_cast<DevicePtr>(to), from, bytes, stream), "cuMemcpyAsync"));
   return check(d->stream_synchronize(stream), "cuStreamSynchronize");
 }
 

@@ -108,9 +108,14 @@ class RegisteredMemory : public Owned<void*, &Driver::mem_host_unregister> {
   DevicePtr on_device_ = 0;
 };
 
-/// Copies to device memory and returns when the bytes are visible to every stream. cuMemcpyHtoD returns when pageable
-/// memory has been read, and streams that do not wait for the default stream do not wait for the rest.
+// Copies of pageable host memory, after the stream's earlier work. While the driver waits in such a copy, it holds a
+// lock that other threads need for their launches. If the stream waits for a collective of those threads, nobody goes
+// on. Therefore these functions wait for the stream before the copy.
+
+/// Returns when the bytes are visible to every stream. (cuMemcpyHtoD returns when the host's memory has been read.)
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes);
+/// Returns when the bytes are in host memory.
+Status download(Stream stream, void* to, DevicePtr from, size_t bytes);
 /// Fills device memory with zeros and waits for the end.
 Status clear(Stream stream, DevicePtr to, size_t bytes);
 Status record(Event event, Stream stream);

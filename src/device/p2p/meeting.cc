@@ -262,7 +262,7 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
       test_pattern(r, rank_, expected);
       RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
       const uint64_t at = reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r);
-      RONDO_TRY(cuda::check(cuda::driver()->memcpy_device_to_host(found, at, kTestBytes), "cuMemcpyDtoH"));
+      RONDO_TRY(cuda::download(setup_.get(), found, at, kTestBytes));
       if (std::memcmp(expected, found, kTestBytes) != 0)
         return Status(
             StatusCode::kSystem,
@@ -298,13 +298,12 @@ SharedRegions::Reach CudaTransport::choose_reach() const {
 }
 
 Status CudaTransport::test_link(Rank peer) {
-  const cuda::Driver* d = cuda::driver();
   RONDO_TRY_ASSIGN(std::byte * theirs, reach(peer, 0));
   const uint64_t at = reinterpret_cast<uint64_t>(theirs) + kTestBytes * static_cast<uint64_t>(rank_);
   unsigned char pattern[kTestBytes], back[kTestBytes] = {};
   test_pattern(rank_, peer, pattern);
   RONDO_TRY(cuda::upload(setup_.get(), at, pattern, kTestBytes));
-  RONDO_TRY(cuda::check(d->memcpy_device_to_host(back, at, kTestBytes), "cuMemcpyDtoH"));
+  RONDO_TRY(cuda::download(setup_.get(), back, at, kTestBytes));
   if (std::memcmp(pattern, back, kTestBytes) != 0)
     return Status(StatusCode::kSystem, "the data read back differs from the data written");
   return {};
