@@ -11,6 +11,9 @@ struct Registry {
   bool any_image = false;
 };
 
+constexpr std::byte kNothing[1] = {};
+constexpr KernelImage kNoImage{"none", kNothing, {}};
+
 Registry& registry() {
   static Registry r;
   return r;
@@ -39,7 +42,8 @@ void KernelLoader::need_no_images() {
 KernelLoader::~KernelLoader() {
   if (cuda::driver() == nullptr) return;
   cuda::CurrentContext current(context_);
-  for (const auto& [image, module] : modules_) cuda::driver()->module_unload(module);
+  for (const auto& [image, module] : modules_)
+    if (module != nullptr) cuda::driver()->module_unload(module);
 }
 
 Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
@@ -79,7 +83,19 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   return {};
 }
 
+Expected<cuda::Module> KernelLoader::module_of(const KernelImage& image) {
+  cuda::Module& loaded = modules_[image.fatbin.data()];
+  if (loaded != nullptr) return loaded;
+  RONDO_TRY(cuda::check(cuda::driver()->module_load_data(&loaded, image.fatbin.data()),
+                        fmt::format("loading the kernels {} (cuModuleLoadData)", image.name).c_str()));
+  return loaded;
+}
+
 Status KernelLoader::load(KernelImages images) {
+  if (registry().any_image) {
+    const std::lock_guard lock(mutex_);
+    return module_of(kNoImage).status();
+  }
   for (const KernelImage& image : images)
     for (const std::string_view kernel : image.kernels) RONDO_TRY(find(images, kernel).status());
   return {};
@@ -88,24 +104,15 @@ Status KernelLoader::load(KernelImages images) {
 Expected<cuda::Function> KernelLoader::find(KernelImages images, std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
-  static constexpr std::byte kNothing[1] = {};
-  static constexpr KernelImage kNone{"none", kNothing, {}};
-  const KernelImage* const image = registry().any_image ? &kNone : find_image(images, name);
+  const KernelImage* const image = registry().any_image ? &kNoImage : find_image(images, name);
   if (image == nullptr)
     return Status(StatusCode::kUnsupported,
                   images.empty()
                       ? fmt::format("this build has no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
                       : fmt::format("this build has no kernel {}", name));
-  const cuda::Driver* d = cuda::driver();
-  auto module = modules_.find(image->fatbin.data());
-  if (module == modules_.end()) {
-    cuda::Module loaded = nullptr;
-    RONDO_TRY(cuda::check(d->module_load_data(&loaded, image->fatbin.data()),
-                          fmt::format("loading the kernels {} (cuModuleLoadData)", image->name).c_str()));
-    module = modules_.emplace(image->fatbin.data(), loaded).first;
-  }
+  RONDO_TRY_ASSIGN(const cuda::Module module, module_of(*image));
   cuda::Function function = nullptr;
-  RONDO_TRY(cuda::check(d->module_get_function(&function, module->second, std::string(name).c_str()),
+  RONDO_TRY(cuda::check(cuda::driver()->module_get_function(&function, module, std::string(name).c_str()),
                         fmt::format("finding {} (cuModuleGetFunction)", name).c_str()));
   functions_.emplace(std::string(name), function);
   return function;

@@ -43,6 +43,7 @@ class KernelLoader {
 
  private:
   explicit KernelLoader(cuda::Context context) : context_(context) {}
+  Expected<cuda::Module> module_of(const KernelImage& image);  // mutex_ is locked
   const cuda::Context context_;
   std::mutex mutex_;
   std::map<const void*, cuda::Module> modules_;  // by image

@@ -366,12 +366,13 @@ TEST_F(Fake, MemoryOperationsOrderStreamsByAWord) {
   const Stream a = stream(), b = stream();
   int order = 0;
   cuda_->add_kernel("add", {&add, sizeof(AddArgs)});
+  const Function add_kernel = function("add");  // while nothing waits: a module is loaded into an idle context
   ASSERT_EQ(d->memset_d8_async(words, 0, 64, a), kSuccess);
   ASSERT_EQ(d->stream_synchronize(a), kSuccess);
   BatchMemOp wait = mem_op(kMemOpWaitValue32, words, 7, kWaitGeq);
   ASSERT_EQ(d->stream_batch_mem_op(b, 1, &wait, 0), kSuccess);
-  ASSERT_EQ(launch(function("add"), b, 1, AddArgs{&order, 10}), kSuccess);
-  ASSERT_EQ(launch(function("add"), a, 1, AddArgs{&order, 1}), kSuccess);
+  ASSERT_EQ(launch(add_kernel, b, 1, AddArgs{&order, 10}), kSuccess);
+  ASSERT_EQ(launch(add_kernel, a, 1, AddArgs{&order, 1}), kSuccess);
   BatchMemOp writes[] = {mem_op(kMemOpWriteValue32, words + 4, 5), mem_op(kMemOpWriteValue32, words, 8)};
   ASSERT_EQ(d->stream_batch_mem_op(a, 2, writes, 0), kSuccess);
   ASSERT_EQ(d->stream_synchronize(b), kSuccess);

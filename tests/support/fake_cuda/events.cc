@@ -131,6 +131,7 @@ Result fake_stream_wait_event(Stream stream, Event event, unsigned flags) {
 Result fake_event_create(Event* event, unsigned flags) {
   State& st = state();
   Section section(st.mutex);
+  wait_for_lock(st, section);
   Result r;
   if (need_context(st, r) == nullptr) return r;
   if (event == nullptr || (flags & ~(kEventBlockingSync | kEventDisableTiming | kEventInterprocess)) != 0)

@@ -96,6 +96,10 @@ void wait_until(State& st, Section& section, const char* what, const std::functi
   std::abort();
 }
 
+void wait_for_lock(State& st, Section& section) {
+  wait_until(st, section, "a call, for the driver's lock,", [&] { return st.lock_holders == 0; });
+}
+
 State::State(FakeMachine m) : machine(std::move(m)), serial(next_serial()), pid(getpid()) {
   // Addresses of device memory; pages come later, from memfds.
   constexpr size_t kRegionBytes = size_t{64} << 30;

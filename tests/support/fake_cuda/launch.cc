@@ -58,9 +58,18 @@ Result fake_module_load_data(Module* module, const void* image) {
   State& st = state();
   Section section(st.mutex);
   Result r;
-  if (need_context(st, r) == nullptr) return r;
+  const ContextHandle* const context = need_context(st, r);
+  if (context == nullptr) return r;
   if (r = may_disturb(st); r != kSuccess) return r;
   if (module == nullptr || image == nullptr) return kErrorInvalidValue;
+  ++st.lock_holders;
+  wait_until(st, section, "the loading of a module, for an idle context,", [&] {
+    return std::all_of(st.streams.begin(), st.streams.end(), [&](const auto& one) {
+      return one.second->context != context || one.second->completed == one.second->submitted;
+    });
+  });
+  --st.lock_holders;
+  st.changed.notify_all();
   auto m = std::make_unique<ModuleHandle>();
   *module = m.get();
   st.modules.emplace(m.get(), std::move(m));

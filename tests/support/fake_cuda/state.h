@@ -98,6 +98,9 @@ struct State {
   std::map<cuda::Graph, std::unique_ptr<cuda::GraphHandle>> graphs;
   std::vector<Shared<Capture>> captures;  // active
   std::list<std::thread> threads;         // of streams
+  // Threads in a call that waits for streams with the driver's lock, as a driver does (seen with 580.159): a copy to
+  // pageable memory, and the loading of a module, which needs an idle context.
+  int lock_holders = 0;
   int serving = 0;                        // number of these threads that have not ended
   uint64_t next_id = 1;
 
@@ -123,6 +126,8 @@ cuda::ContextHandle* need_context(State& st, cuda::Result& r);
 Shared<cuda::StreamHandle> find_stream(State& st, cuda::Stream stream, cuda::Result& r);
 /// Waits in `section` until `ready`. Ends the program if that takes too long. In operations: until stopping, too.
 void wait_until(State& st, Section& section, const char* what, const std::function<bool()>& ready);
+/// Waits in `section` until no other thread waits in the driver with its lock.
+void wait_for_lock(State& st, Section& section);
 /// Appends an operation to a stream, or a node to the graph that it captures. Not in a section.
 cuda::Result submit(cuda::Stream stream, Op op, const std::function<void(cuda::StreamHandle&)>& locked = {});
 /// Waits for all submitted operations of a context's streams.

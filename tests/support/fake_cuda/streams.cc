@@ -134,7 +134,15 @@ Result copy(DevicePtr dst, DevicePtr src, size_t bytes, Stream stream) {
     };
   }
   const Result r = submit(stream, std::move(op));
-  if (r == kSuccess && to == Place::kPageable && !capturing) wait_for_stream(st, *s);
+  if (r != kSuccess || to != Place::kPageable || capturing) return r;
+  {
+    const Section section(st.mutex);
+    ++st.lock_holders;
+  }
+  wait_for_stream(st, *s);
+  const Section section(st.mutex);
+  --st.lock_holders;
+  st.changed.notify_all();
   return r;
 }
 
@@ -205,6 +213,7 @@ Result submit(Stream stream, Op op, const std::function<void(StreamHandle&)>& lo
   auto shared = make_hidden<Op>(std::move(op));
   happens_before(shared.get());
   Section section(st.mutex);
+  wait_for_lock(st, section);
   Result r;
   const Shared<StreamHandle> s = find_stream(st, stream, r);
   if (s == nullptr) return r;
