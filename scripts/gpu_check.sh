@@ -44,6 +44,8 @@ part() {
   # timeout starts only programs, but most parts are functions, so they run in a shell that defines them.
   timeout -k 5 "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
     gpu_check "$@" >"$logs/$name.log" 2>&1 || status=$?
+  # GoogleTest's status is 0 if all tests were skipped.
+  [ $status != 0 ] || ! grep -qF '[  PASSED  ] 0 tests' "$logs/$name.log" || status=77
   printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
   local said="FAILED ($status)"
   [ $status != 0 ] || said=passed

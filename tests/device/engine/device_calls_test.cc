@@ -307,6 +307,19 @@ TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
 
 // --- failures
 
+TEST(DeviceCallsTest, MisalignedMemoryIsRefusedByName) {
+  on_devices(1, 2, [](Communicator& comm) -> Status {
+    Floats a(comm, 10);
+    char* const bytes = reinterpret_cast<char*>(a.data());
+    EXPECT_TRUE(fails_with(comm.reduce_scatter(bytes + 2, bytes + 24, 2, Dtype::kFloat32, Op::kSum),
+                           StatusCode::kInvalidArgument,
+                           {"rank " + std::to_string(comm.rank()), "in is at", "4 bytes of float"}));
+    EXPECT_TRUE(fails_with(comm.all_gather(bytes, bytes + 17, 1, Dtype::kFloat32), StatusCode::kInvalidArgument,
+                           {"out is at"}));
+    return Status();
+  });
+}
+
 TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
   on_devices(1, 2, [](Communicator& comm) -> Status {
     std::vector<float> on_host(10);
