@@ -5,10 +5,14 @@
 #   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
 #                         lowest, because the kernels need nothing newer: the front end of nvcc, which takes most of
 #                         the time, then runs once.
+#   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on), except for the images of float, half, bfloat16, copies
+#                         and optimizers, whose registers a test checks: nvcc takes a third of the time
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
+
+option(RONDO_CUDA_QUICK "Compile most CUDA kernels without optimisation, for builds that no device runs" OFF)
 
 set(RONDO_HAVE_CUDA OFF)
 set(RONDO_CUDA_WHY "RONDO_CUDA is OFF")
@@ -54,6 +58,9 @@ string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
 function(rondo_cuda_fatbin name source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
+    list(APPEND defines -Ofc=max)
+  endif()
   add_custom_command(
     OUTPUT ${fatbin}
     COMMAND sh -c "${RONDO_KEEP_LOG}" ${name}.ptxas

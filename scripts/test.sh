@@ -27,7 +27,7 @@ fi
 echo "== dependency rule"
 python3 -B scripts/check_dependencies.py
 echo "== build (release, with tests)"
-configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON -D RONDO_TORCH=OFF
+configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON -D RONDO_TORCH=OFF -D RONDO_CUDA_QUICK=ON
 build build/release
 echo "== tests"
 run_tests --preset release -L '^(unit|mp)$' -LE '^slow$'
