@@ -22,11 +22,6 @@ constexpr SettingRow kRows[] = {
 #include "config/settings.def"
 };
 
-constexpr OldSetting kOldNames[] = {
-#define RENAMED(old, name, hint) {#old, name, hint},
-#include "config/settings.def"
-};
-
 // Returns the Levenshtein distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -137,7 +132,6 @@ std::string setting::Blocks::text() const {
 }
 
 std::span<const SettingRow> setting_rows() { return kRows; }
-std::span<const OldSetting> old_settings() { return kOldNames; }
 
 const SettingRow* find_setting(std::string_view key) {
   const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const SettingRow& r) { return r.key == key; });
@@ -182,12 +176,6 @@ std::string similar_setting(std::string_view key, bool as_variable) {
   }
   if (best.empty()) return "";
   return fmt::format(" (is {} meant?)", as_variable ? variable_of(best) : std::string(best));
-}
-
-std::string OldSetting::what_now(bool as_variable) const {
-  const auto shown = [&](std::string_view k) { return as_variable ? variable_of(k) : std::string(k); };
-  return now.empty() ? fmt::format("{} is no longer a setting: {}", shown(key), hint)
-                     : fmt::format("{} is now {} ({})", shown(key), shown(now), hint);
 }
 
 SettingFields SettingValues::fields() const {

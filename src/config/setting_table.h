@@ -47,13 +47,6 @@ struct SettingRow {
   /// Returns the value for errors and reports, "..." for a secret.
   std::string_view shown(std::string_view value) const { return kind == Kind::kSecret ? "..." : value; }
 };
-/// A setting's name in earlier releases.
-struct OldSetting {
-  std::string_view key, now, hint;  // now: the key that replaces it; empty if there is none
-  /// Returns the text of the error that names the replacement, with keys or with names of variables.
-  std::string what_now(bool as_variable) const;
-};
-
 /// The value of every setting, or its default if it has no value. If the default is a description, the field is 0 or
 /// empty.
 struct SettingFields {
@@ -62,7 +55,6 @@ struct SettingFields {
 };
 
 std::span<const SettingRow> setting_rows();
-std::span<const OldSetting> old_settings();
 /// Returns nullptr if there is no such key.
 const SettingRow* find_setting(std::string_view key);
 /// Returns "RONDO_TIMEOUT_S" for "timeout_s".

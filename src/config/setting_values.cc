@@ -79,9 +79,6 @@ Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const 
                     fmt::format("RONDO_CONFIG={}: expected the path of a configuration file; there is none", named));
     }
   }
-  for (const OldSetting& old : old_settings())
-    if (const char* value = environment(variable_of(old.key).c_str()); value != nullptr && *value != '\0')
-      return Status(StatusCode::kInvalidArgument, old.what_now(true));
   for (const SettingRow& row : setting_rows()) {
     const std::string name = variable_of(row.key);
     const char* value = environment(name.c_str());
@@ -106,9 +103,6 @@ Status SettingValues::add_lines(std::string_view text, const std::string& name, 
   for (const ConfigEntry& e : entries) {
     const std::string place = fmt::format("{}:{}", name, e.line);
     const SettingRow* row = find_setting(e.key);
-    for (const OldSetting& old : old_settings())
-      if (old.key == e.key)
-        return Status(StatusCode::kInvalidArgument, fmt::format("{}: {}", place, old.what_now(false)));
     if (row == nullptr) {
       unknown_.push_back(fmt::format("{}: rondo has no setting {}{}", place, e.key, similar_setting(e.key, false)));
       continue;

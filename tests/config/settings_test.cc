@@ -355,21 +355,6 @@ TEST(Settings, AKindsValuesAreReadAsOne) {
   }
 }
 
-TEST(Settings, OldNamesAreErrorsThatSayWhatTheyAreNow) {
-  ASSERT_FALSE(old_settings().empty());
-  for (const OldSetting& old : old_settings()) {
-    EXPECT_EQ(find_setting(old.key), nullptr);
-    EXPECT_TRUE(old.now.empty() || find_setting(old.now) != nullptr) << old.now;
-    Place place;
-    place.variables = {{variable_of(old.key), "1"}};
-    EXPECT_TRUE(fails_with(place.load().status(), StatusCode::kInvalidArgument,
-                           {variable_of(old.key), old.now.empty() ? std::string(old.hint) : variable_of(old.now)}));
-    SettingValues values;
-    EXPECT_TRUE(fails_with(values.add_struct("\n" + std::string(old.key) + " = 1"), StatusCode::kInvalidArgument,
-                           {"config.settings:2: " + std::string(old.key), std::string(old.now)}));
-  }
-}
-
 // What the ranks of a communicator say and agree on; each has its own of the rest.
 TEST(Settings, RanksAgreeByTheTable) {
   const auto rank_with = [](const std::string& lines) { return *read_settings({.settings = lines}); };

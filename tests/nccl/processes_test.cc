@@ -226,16 +226,6 @@ TEST(NcclProcesses, AWrongValueIsNotTakenForASetting) {
   });
 }
 
-TEST(NcclProcesses, AnOldNameOfASettingIsAnError) {
-  run_processes(1, {{"RONDO_NCCL_VERSION", "22809"}}, [](int) {
-    ncclUniqueId id;
-    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION is no longer a setting"}, ncclGetUniqueId(&id)));
-    int version = 0;
-    EXPECT_TRUE(succeeds(ncclGetVersion(&version)));
-    EXPECT_EQ(version, 23203);
-  });
-}
-
 // Reads only the log's variables again.
 TEST(NcclProcesses, ResetDebugInitReadsTheLogsVariablesAgain) {
   run_processes(1, {}, [](int) {
