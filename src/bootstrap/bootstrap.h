@@ -74,8 +74,6 @@ struct BootstrapOptions {
 /// after twice the init deadline (RONDO_INIT_TIMEOUT_S, 120 s). The process must live until then. An id serves one
 /// communicator. Errors: kSystem (no interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME).
 Expected<rondo_unique_id> make_unique_id();
-/// Default of the init deadline, in seconds.
-inline constexpr double kDefaultInitS = 120;
 
 /// What a rank has passed to all_gather_here().
 struct FromRank {

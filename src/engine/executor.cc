@@ -296,7 +296,8 @@ bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
     return blocked(WaitReason::kRoom);
   if (!find_messages(op, s, w.ring_bytes)) [[unlikely]]
     return false;
-  const std::byte* stays = p.mixed || s.send.empty() ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
+  const bool may_stay = !p.mixed && !s.send.empty() && w.ring_bytes >= WritePort::kLeastZeroCopyBytes;
+  const std::byte* stays = !may_stay ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
   if (stays != nullptr && may_be_written(p, stays, w.ring_bytes)) stays = nullptr;
   into_.clear();
   for (WritePort* to : s.send)
