@@ -58,7 +58,8 @@ string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
 function(rondo_cuda_fatbin name source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
-  if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
+  if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND
+     NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
     list(APPEND defines -Ofc=max)
   endif()
   add_custom_command(

@@ -47,6 +47,7 @@ struct SettingRow {
   /// Returns the value for errors and reports, "..." for a secret.
   std::string_view shown(std::string_view value) const { return kind == Kind::kSecret ? "..." : value; }
 };
+
 /// The value of every setting, or its default if it has no value. If the default is a description, the field is 0 or
 /// empty.
 struct SettingFields {
