@@ -249,7 +249,7 @@ class RONDO_API Communicator {
   explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
   static Expected<std::unique_ptr<Communicator>> wrap(Expected<std::unique_ptr<CommunicatorImpl>> made);
   friend class CommunicatorImpl;
-  friend CommunicatorImpl& impl_of(Communicator& comm);  // src/core
+  friend CommunicatorImpl& impl_of(Communicator& comm);  // src/api
   std::unique_ptr<CommunicatorImpl> impl_;
 };
 

@@ -19,7 +19,7 @@ namespace rondo {
 
 namespace {
 
-// Returns the options to make a communicator of a communicator's ranks. Waits also call `look`, at most every 10 ms
+// Returns options to make a communicator from the ranks of another. Waits also call `look`, at most every 10 ms
 // because it costs system calls. *heard gets its last result.
 BootstrapOptions listening(const ChildOptions& options, std::function<Status()> look, Status* heard) {
   static constexpr auto kPause = std::chrono::milliseconds(10);

@@ -1,4 +1,4 @@
-// Making other communicators of a communicator's ranks: split, shrink and grow. And the end of its work.
+// Makes communicators from the ranks of another (split, shrink, grow), and ends a communicator's work.
 #include <fmt/format.h>
 #include <poll.h>
 

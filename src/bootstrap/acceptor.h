@@ -35,7 +35,7 @@
 
 namespace rondo {
 
-// Of a listener, in addition to the ranks that have not joined yet. Their number is unknown until the first has joined,
+// The limit of a listener beyond the ranks still missing. Their number is unknown until the first has joined,
 // so many ranks that connect at once must fit. Descriptors are often limited to 1024.
 constexpr size_t kMaxPending = 256;
 constexpr int kMaxAcceptsAtOnce = 256;  // before the pending connections are served again

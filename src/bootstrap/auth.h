@@ -13,7 +13,7 @@
 // the manner of SCRAM (RFC 5802), without its password stretching: the secret is random.
 //
 // SHA-256 uses libcrypto's direct functions. Its EVP layer needs 0.7 to 1.0 ms for its setup in each process (OpenSSL
-// 3.0 on a Xeon). If there are four ranks, a rank needs less time for everything else that it does to join.
+// 3.0 on a Xeon). With four ranks, everything else that a rank does to join takes less time.
 //
 // Two ranks of one host use a short form. The rendezvous table has a random name for each end, made for this
 // communicator only. The names replace the nonces, and two messages are sufficient:

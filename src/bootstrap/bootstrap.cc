@@ -171,7 +171,7 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// Needed also if the mesh is full: a rank in a later call that waits only for this rank handles no other rank's frames.
+// A full mesh needs it too: a rank in a later call that waits only for this rank handles no other rank's frames.
 Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
 // Returns an error if `peer` has sent kGaveUp for this call. Each host has its own call numbers.

@@ -96,8 +96,8 @@ class Bootstrap {
   Rank rank() const { return rank_; }
   int nranks() const { return static_cast<int>(peers_.size()); }
 
-  /// Collective. Sets (*all)[r] to the bytes that rank r passed. Sizes may differ. The limit is 1 GiB for each, with 17
-  /// or more ranks for their sum. After an error of any collective call, later calls return the same error.
+  /// Collective. Sets (*all)[r] to the bytes that rank r passed. Sizes may differ. The limit is 1 GiB for each; with 17
+  /// or more ranks, in total. After an error of any collective call, later calls return the same error.
   Status all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
     return gather(FrameKind::kGather, {static_cast<const char*>(mine), bytes}, all);
   }

@@ -10,8 +10,8 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kStillnessNs = 500'000'000;  // after it, the death of a rank that has finished is an error too
-constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // until the peer has posted its call
+constexpr uint64_t kStillnessNs = 500'000'000;  // after this wait, a finished rank's death is an error too
+constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // time for the peer to post its call
 
 std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
@@ -90,8 +90,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     page_.note_waits(waits_of(*op), now);
-    // A status page does not show whether a rank sent a message before it left. All its messages have arrived, but some
-    // perhaps after the last step of our lanes. Therefore step the lanes once more before the next check.
+    // A status page does not show whether a rank sent a message before it left. All its messages have arrived, but
+    // some may be newer than our lanes' last step. Therefore step the lanes once more before the next check.
     Status cause;
     const auto loss = find_lost(*op, waited_ns, &cause);
     if (loss && check_abort()) return;  // an abort may be the reason why it left

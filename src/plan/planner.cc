@@ -51,7 +51,7 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 
 // Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the transport
 // allows, but at least four if ranks forward them, unless hosts share cores. A sum has twice as many, so that its first
-// part is sent while the rest arrives. It does not if the ranks' own cores copy the bytes of the link and are always
+// part is sent while the rest arrives, unless the ranks' own cores copy the bytes of the link and are always
 // busy. If the transport has no long messages, a message is two equal pieces of the chunk (MessageLimits::piece_bytes).
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kPieces = 2, kOverlap = 4;
@@ -156,7 +156,7 @@ bool Planner::allowed(const Algorithm& a, const CallShape& r, bool staged_only) 
   }
   if (!a.direct) return true;
   if (!hosts_.one_host()) return false;  // no rank can access another host's memory
-  // A direct instruction reads the peers' inputs as they are. It has not the peers' scales, counts or offsets.
+  // A direct instruction reads the peers' inputs as they are. It lacks the peers' scales, counts and offsets.
   const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
   return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
@@ -276,7 +276,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, cons
 }
 
 // Plans a message between two ranks. Only the protocol is chosen. Both ends derive it from the length. A long message
-// is sent in short pieces, so that its sender must wait for the receiver before the last piece. Then both ends report a
+// has so many pieces that its sender must wait for the receiver before the last one. Then both ends report a
 // mismatch.
 Status Planner::plan_message(const CallShape& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);

@@ -110,7 +110,7 @@ class Planner {
   bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
   std::string why_none(const CallShape& request, std::string_view demanded) const;
   /// The sizes of a call in bytes on the wire: S (the larger of its two buffers), and the longest chunk. chunk()
-  /// returns the longest chunk of an algorithm that divides S into 1 / share chunks.
+  /// returns the longest chunk of an algorithm whose chunks are that share of S.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
     double user = 0;             // S in the callers' types, if these differ from the wire type

@@ -121,7 +121,7 @@ class Compiler {
     }
     RONDO_TRY(connect(i, step));
     const bool converts =
-        p_.mixed && !(step.is(kFlagDirect) && step.src_buffer != Buffer::kIn);  // peers' results do not
+        p_.mixed && !(step.is(kFlagDirect) && step.src_buffer != Buffer::kIn);  // except peers' results
     step.copies = !converts && !step.prescale && !(step.is(kFlagFinal) && p_.divide_by != 0) &&
                   step.recv_peers.size() + (step.has(kVerbSrc) ? 1 : 0) == 1;
     p_.lanes.back().push_back(std::move(step));

@@ -88,9 +88,9 @@ struct Program {
   bool direct;          // its first credits carry addresses
   bool pushes;          // writes into the peers' buffers: they must be mapped (reading also works by copies)
   std::vector<ProgramLane> lanes;
-  // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no direct
-  // steps. Its lanes run one after the other, each to its end. Waits are then always satisfied, and everything is sent
-  // before anything is waited for.
+  // True for small messages: inline, one loop, no direct steps, waits only for earlier lanes, and only the last lane
+  // receives. The lanes run one after the other, each to its end. Waits are then always satisfied, and everything is
+  // sent before the first receive.
   bool once = false;
   uint64_t scratch_bytes = 0;
   uint32_t lap_bytes = 0;  // Simple: the range of its messages in each ring (protocol/fifo.h)

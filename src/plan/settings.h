@@ -30,7 +30,7 @@ struct Settings : SettingFields, HostFacts {
   int32_t gpu_numa = -1;       // the kernel's number of its device's NUMA node, if `bind` needs it
   int32_t pretended_host = 0;  // RONDO_HOSTS' value for this rank, and for its rank in derived communicators; 0: none
   uint32_t networks = 0;       // in this rank's build: bit i stands for row i of net::networks()
-  uint32_t preferred = 0;      // those for which its host has devices, or its environment has settings
+  uint32_t preferred = 0;      // of these: its host has devices for it, or its environment settings
   std::string algorithms;      // freeze_registry()'s summary
   std::shared_ptr<const CostsInForce> costs;  // only rank 0 sends its own
 

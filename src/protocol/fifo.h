@@ -181,7 +181,7 @@ class FifoWriter {
   DataPlace* place_of(uint64_t step) const {
     return reinterpret_cast<DataPlace*>(view_.lines[step & (view_.num_lines - 1)].payload);
   }
-  /// Reads the counters. Returns the number of steps that the slowest reader has not finished. It is right after a
+  /// Reads the counters. Returns the number of steps that the slowest reader has not finished. Valid also after a
   /// wrap, because no counter is ahead of the writer.
   RONDO_HOST_DEVICE uint64_t look() {
     uint64_t behind = 0;

@@ -1,5 +1,5 @@
-// PrivateBlocks: what alloc() and free() of a transport hand out if the memory need not be shared between processes:
-// anonymous mappings.
+// PrivateBlocks: anonymous mappings for a transport's alloc() and free(), if processes need not share the
+// memory.
 //
 // Thread safety: none.
 #pragma once

@@ -1,5 +1,5 @@
-// Proxy: a proxy for connections between hosts in memory of its users: FIFOs in pinned memory, which devices post to
-// and read from without the engine.
+// Proxy: carries messages between hosts for its users' FIFOs in pinned memory. Devices post to these FIFOs
+// and read from them without the engine.
 //
 //   device --posts--> FIFO here ==messages==> FIFO there --reads--> device
 //          <--space-- counter   <==credits===  counter  <--frees--

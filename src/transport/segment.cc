@@ -54,8 +54,8 @@ void populate(const FifoView& v, int advice) {
 }
 }  // namespace
 
-// A Simple connection's ring is 2 MiB, about the size of a core's second-level cache: messages are then read from the
-// shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"). It is smaller for many ranks.
+// A Simple connection's ring is 2 MiB, about the size of a core's second-level cache: readers then use the
+// shared cache, not the writer's, which is slower (docs/architecture.md, "Staging"). It is smaller for many ranks.
 SegmentLayout::SegmentLayout(int n, uint32_t longest_bytes) : nranks(n), longest_message_bytes(longest_bytes) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
@@ -111,7 +111,7 @@ Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
            fmt::format("rank {} cannot make a connection to {}: {}", rank_,
                        key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
   SegmentHeader& own = header(rank_);
-  // Stored even if others have aborted meanwhile: on ranks that this abort reaches first, it is the one that counts.
+  // Stores the reason even if others have aborted meanwhile: ranks that this abort reaches first report this one.
   if (aborted_by() != rank_ && std::atomic_ref<uint64_t>(own.reason[0]).load(std::memory_order_relaxed) == 0)
     store_text(s.message(), own.reason);
   raise_abort(rank_);

@@ -1,4 +1,4 @@
-// BlockCalls: what a block does around the program of a call (device_program.h). It loads the call's header and the
+// BlockCalls: a block's work around the program of a call (device_program.h). It loads the call's header and the
 // lane's ends, stores the ends, meets the channel's other lanes, and records instructions. The interpreter
 // (interpreter.h) runs the program in between.
 //

@@ -187,7 +187,7 @@ class DeviceEngine final : public Backend {
   uint64_t communicator() const;
   /// Orders the call after the communicator's earlier calls, and records the event for the next ones.
   Status begin_in(cuda::Stream stream);
-  /// `o`: what a launch leaves with the call.
+  /// `o`: the launch's data for this call.
   Status end_in(cuda::Stream stream, const Item& item, Outstanding o);
   struct StreamItem {
     const Item* item;

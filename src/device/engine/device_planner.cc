@@ -114,7 +114,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vecto
 Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape& request, bool staged_only) {
   RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request, staged_only));
   std::vector<DeviceCandidate> found;
-  // A limit below the lanes of every algorithm is kept as far as possible.
+  // A limit below every algorithm's lanes is raised to the fewest lanes.
   uint32_t fewest = UINT32_MAX;
   for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
   const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));

@@ -82,7 +82,7 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const CallShape& reques
     if (next != found.end()) made->reason += "; next best " + device_planner_.describe(*next);
   }
   made->main.program->reason = made->reason;
-  // The device memory of a plan that goes stays for captured launches: it lives as long as the communicator.
+  // A dropped plan's device memory stays, for captured launches, as long as the communicator lives.
   return *plans_.add(std::move(made));
 }
 
@@ -90,7 +90,7 @@ Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const CallShape
   const Algorithm* const algorithm = how.algorithm;
   ProgramShape shape;
   shape.operation = operation_shape(r, algorithm != nullptr ? algorithm_index(*algorithm) : 0);
-  // The host's inline program becomes words or lines: whole messages of a slot.
+  // LL and LL128 use the host's inline program, with a whole message in a slot.
   shape.protocol = how.protocol == DeviceProtocol::kSimple ? Protocol::kSimple : Protocol::kInline;
   shape.message_bytes = how.message_bytes;
   shape.counts = r.counts.get();

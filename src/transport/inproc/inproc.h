@@ -41,7 +41,7 @@ class InprocWorld {
   std::vector<StagingPool::Range> segments_;  // by rank
   std::mutex mutex_;
   std::vector<StagingPool::Range> taken_;    // for connections
-  std::vector<std::shared_ptr<void>> kept_;  // objects that ranks have zero_copy to each other
+  std::vector<std::shared_ptr<void>> kept_;  // objects that other ranks may still access
   std::deque<Allocation> allocations_;       // not yet made by all ranks
   uint64_t num_complete_ = 0;                // number of earlier ones
 };

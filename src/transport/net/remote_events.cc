@@ -110,7 +110,7 @@ void RemoteTransport::hear_of_aborts() {
   }
 }
 
-// The earliest one counts, and for one operation the first.
+// Keeps the first report on the earliest operation.
 void RemoteTransport::take_disagreement(Bootstrap::Announcement events) {
   if (!disagreement_ || events.place < disagreement_->place) disagreement_ = std::move(events);
 }

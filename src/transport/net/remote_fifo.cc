@@ -176,9 +176,9 @@ void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
   r.told = read;
 }
 
-// Credits go after a quarter of the lines: combined with data to the same rank, which makes them free, and by
-// themselves if messages are long. For short messages a credit costs as much as a message: after half of the lines. At
-// once if a message takes so much of the ring that writer and reader should reuse the same part, which is in their
+// Sends a credit after a quarter of the lines if messages are long, or if data to the same rank make it free.
+// Otherwise it costs as much as a short message, and is sent after half of the lines. It is sent at once if a
+// message takes so much of the ring that writer and reader should reuse the same part, which is in their
 // caches.
 bool RemoteFifos::tell_in_time(RailSet& rails) {
   constexpr uint64_t kLongBytes = 32 * 1024;

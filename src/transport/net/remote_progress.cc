@@ -135,7 +135,7 @@ bool RemoteTransport::answer_leavers() {
   return any;
 }
 
-// The peers that this rank has exchanged messages with get everything it has sent. After an abort, only the abort.
+// Waits until peers that exchanged messages with this rank have all that it sent; after an abort, only the abort.
 void RemoteTransport::leave() {
   const uint64_t since = monotonic_ns();
   const bool aborted = aborted_by_ >= 0;
@@ -194,8 +194,8 @@ void RemoteTransport::wake_poller() {
   (void)!write(wake_.get(), &one, sizeof one);
 }
 
-// Listens while there is no driver. A driver is detected by its passes: one that stops without notice is not waited
-// for.
+// Listens while there is no driver. A driver is detected by its passes, so this does not wait for a silent
+// one.
 void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;

@@ -16,7 +16,7 @@ void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memo
 
 // Copies a page while its owner writes to `from` and others read `to`. The number of a record, its first word, is 0
 // while the rest changes. A record that its owner was writing is left out. The numbers before the records, such as
-// `posted`, are read first and stored last: a record that they count is there.
+// `posted`, are read first and stored last, so every counted record is there.
 template <class Page>
 void copy_page(Page& from, Page& to) {
   auto* source = reinterpret_cast<uint64_t*>(&from);

@@ -312,7 +312,7 @@ bool TcpRail::progress() {
   const int n = epoll_wait(events_.get(), events, 16, 0);
   for (int i = 0; i < n; ++i) {
     auto* c = static_cast<Connection*>(events[i].data.ptr);
-    if (c == nullptr) (void)acceptor_.look();  // who finds no room comes again
+    if (c == nullptr) (void)acceptor_.look();  // a refused rank connects again
     else if (c->fd && (events[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
   }
   if (num_admitted_ + 1 == pairs_.size() && acceptor_.is_open()) {
