@@ -285,10 +285,25 @@ std::string local_peer_name(int fd) {
   return fmt::format("pid {} of uid {}", who.pid, who.uid);
 }
 
-// Sets no TCP_USER_TIMEOUT, which would also end a connection whose peer reads slowly.
+// Returns true if both ends have the same IP address.
+static bool is_within_machine(int fd) {
+  sockaddr_storage own = {}, other = {};
+  socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_bytes) != 0 || own.ss_family != other.ss_family)
+    return false;
+  if (own.ss_family == AF_INET6)
+    return std::memcmp(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr,
+                       &reinterpret_cast<sockaddr_in6&>(other).sin6_addr, sizeof(in6_addr)) == 0;
+  return reinterpret_cast<sockaddr_in&>(own).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(other).sin_addr.s_addr;
+}
+
+// Sets no TCP_USER_TIMEOUT, which would also end a connection whose peer reads slowly. Within a machine there are no
+// probes: the kernel reports the end of a process, and probes of a thousand processes are late on few cores.
 void tune_tcp(int fd) {
   const int on = 1, idle_s = 1, interval_s = 1, probes = 3;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (is_within_machine(fd)) return;
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));

@@ -174,7 +174,7 @@ TEST(Thousands, OfRanksMeetGatherAndHearOfADeath) {
     if (!meeting->told.wait_at_least(kMany - 1, 120)) return "not all ranks received the loss";
     const auto found = (*b)->find_lost();
     (*b)->say_goodbye();
-    return heard ? "ok" : found ? "heard of rank " + std::to_string(found->rank) : "heard nothing";
+    return heard ? "ok" : found ? found->how : "heard nothing";
   });
   if (meeting->joined.wait_at_least(kMany, 120))  // measured, not judged
     std::printf("%d ranks have met and gathered %.2f s after the first fork\n", kMany,
