@@ -97,7 +97,7 @@ nccl() {
       2>/dev/null || true)
     [ -z "$found" ] || nccl_libs=("sockets=$found")
   fi
-  for n in 2 4; do  # both libraries take milliseconds a call, because processes take turns on the device
+  for n in 2 4; do  # few sizes: processes take turns on the device, so a call can take milliseconds
     echo "## rondo $n"
     "$build/bench/nccl_contender" "$library" "$n" 1024 1048576 16777216 || return $?
     for labelled in "${nccl_libs[@]}"; do

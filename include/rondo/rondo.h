@@ -75,7 +75,7 @@ typedef enum rondo_op RONDO_ENUM_INT {
 /* The memory of all buffers of a communicator, equal on all its ranks. */
 typedef enum rondo_memory RONDO_ENUM_INT {
   RONDO_MEMORY_HOST = 0,
-  RONDO_MEMORY_CUDA = 1 /* device memory, reached through the CUDA driver */
+  RONDO_MEMORY_CUDA = 1 /* device memory, reached through the CUDA driver; aligned to the elements of the call */
 } rondo_memory;
 
 /* Promises about the bits of a result (rondo_call.promises). rondo refuses a promise that it cannot keep. */

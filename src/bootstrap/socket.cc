@@ -22,8 +22,19 @@ constexpr int kSocketFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 struct SocketAddress {
   sockaddr_storage storage = {};
-  socklen_t bytes = 0;
+  socklen_t bytes = sizeof storage;
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  /// Returns nothing if it is no IP address.
+  std::optional<IpAddress> ip() const {
+    IpAddress ip{.v6 = storage.ss_family == AF_INET6};
+    if (!ip.v6 && storage.ss_family != AF_INET) return std::nullopt;
+    if (ip.v6) std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr, 16);
+    else std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, 4);
+    return ip;
+  }
+  /// Of an IP address; in both families at the same offset.
+  uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port); }
 };
 
 SocketAddress socket_address(const IpAddress& address, uint16_t port) {
@@ -79,9 +90,8 @@ Expected<Fd> listen_at(const IpAddress& address, uint16_t* port, int* error) {
     *error = errno;
     return Status(StatusCode::kSystem, fmt::format("listen on {}: {}", address.to_string(*port), errno_text(*error)));
   }
-  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.bytes);
-  *port = ntohs(address.v6 ? reinterpret_cast<const sockaddr_in6*>(&at.storage)->sin6_port
-                           : reinterpret_cast<const sockaddr_in*>(&at.storage)->sin_port);
+  ::getsockname(fd.get(), at.get(), &at.bytes);
+  *port = at.port();
   return fd;
 }
 
@@ -257,20 +267,10 @@ Expected<Fd> connect_abstract(std::string_view name, const Deadline& deadline, b
 
 Fd accept_one(int listener, std::string* peer) {
   SocketAddress from;
-  from.bytes = sizeof(from.storage);
-  Fd fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.bytes, kSocketFlags));
+  Fd fd(::accept4(listener, from.get(), &from.bytes, kSocketFlags));
   if (!fd) return fd;
-  IpAddress ip;
-  if (from.storage.ss_family == AF_INET) {
-    const auto* sin = reinterpret_cast<const sockaddr_in*>(&from.storage);
-    std::memcpy(ip.bytes, &sin->sin_addr, 4);
-    *peer = ip.to_string(ntohs(sin->sin_port));
-    tune_tcp(fd.get());
-  } else if (from.storage.ss_family == AF_INET6) {
-    const auto* sin6 = reinterpret_cast<const sockaddr_in6*>(&from.storage);
-    ip.v6 = true;
-    std::memcpy(ip.bytes, &sin6->sin6_addr, 16);
-    *peer = ip.to_string(ntohs(sin6->sin6_port));
+  if (const auto ip = from.ip()) {
+    *peer = ip->to_string(from.port());
     tune_tcp(fd.get());
   } else if (peer != nullptr) {
     *peer = local_peer_name(fd.get());
@@ -285,25 +285,14 @@ std::string local_peer_name(int fd) {
   return fmt::format("pid {} of uid {}", who.pid, who.uid);
 }
 
-// Returns true if both ends have the same IP address.
-static bool is_within_machine(int fd) {
-  sockaddr_storage own = {}, other = {};
-  socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_bytes) != 0 || own.ss_family != other.ss_family)
-    return false;
-  if (own.ss_family == AF_INET6)
-    return std::memcmp(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr,
-                       &reinterpret_cast<sockaddr_in6&>(other).sin6_addr, sizeof(in6_addr)) == 0;
-  return reinterpret_cast<sockaddr_in&>(own).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(other).sin_addr.s_addr;
-}
-
-// Sets no TCP_USER_TIMEOUT, which would also end a connection whose peer reads slowly. Within a machine there are no
-// probes: the kernel reports the end of a process, and probes of a thousand processes are late on few cores.
+// Sets no TCP_USER_TIMEOUT, which would also end a connection whose peer reads slowly. Within a machine the kernel
+// reports the end of a process, and a thousand processes on few cores would answer probes too late.
 void tune_tcp(int fd) {
   const int on = 1, idle_s = 1, interval_s = 1, probes = 3;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  if (is_within_machine(fd)) return;
+  SocketAddress own, peer;
+  ::getsockname(fd, own.get(), &own.bytes);
+  if (::getpeername(fd, peer.get(), &peer.bytes) == 0 && own.ip() == peer.ip()) return;
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));

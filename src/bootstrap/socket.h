@@ -109,7 +109,8 @@ int end_connect(int fd);
 Fd accept_one(int listener, std::string* peer);
 /// Returns the process at the other end of a Unix socket: "pid 4711 of uid 0".
 std::string local_peer_name(int fd);
-/// Turns Nagle's algorithm off, and keepalive on, which detects a dead host within about 4 s.
+/// Turns Nagle's algorithm off. Turns keepalive on, which detects a dead host within about 4 s, if the ends of the
+/// connection have different IP addresses.
 void tune_tcp(int fd);
 
 /// Read or write exactly `bytes` bytes. An end of the stream is kPeerLost "... closed the connection".

@@ -70,7 +70,7 @@ Status Engine::Pass::check_enclosed(int u) const {
   return {};
 }
 
-// Out of order, the buffer may still have a reduction that was not waited for.
+// If units are used out of order, nobody may have waited for the last reduction from the buffer.
 Status Engine::Pass::take_grads(int u) {
   if (impl_.unit(u).grad_buffer < 0) return {};
   const int writer = impl_.writer_of(u);
@@ -91,7 +91,7 @@ Status Engine::Pass::end(Act act, int u) {
   return advance_eagerly();
 }
 
-// Out of order, the parameters stay until another unit needs the buffer or the pass ends.
+// If units are used out of order, the parameters stay until another unit needs the buffer or the pass ends.
 Status Engine::Pass::end_forward(int u) {
   Use& mine = use(u);
   impl_.span("compute", "forward ", u, mine.forward_since);

@@ -63,9 +63,9 @@ class Counter {
         work_.ring_share * size_ * far_part(in_use, static_cast<double>(model_.near_bytes));
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
-    if (c_.ranks_per_core > 1 || c_.both_send) return;  // there is always something to do
+    if (c_.ranks_per_core > 1 || c_.both_send) return;  // other work fills this time
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
-    at(CostTerm::kRingByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // until all links run
+    at(CostTerm::kRingByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // while not all links are in use yet
   }
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -130,6 +131,32 @@ TEST_F(Acceptors, AddressesThatThisHostLacksAreLeftOut) {
   const Status s = listen_tcp({none}, 0).status();
   EXPECT_EQ(s.code(), StatusCode::kSystem);
   EXPECT_NE(s.message().find("listen on 192.0.2.1"), std::string_view::npos) << s.to_string();
+}
+
+TEST_F(Acceptors, KeepaliveOnlyBetweenDifferentAddresses) {
+  const auto has_keepalive = [](int fd) {
+    int on = -1;
+    socklen_t bytes = sizeof on;
+    EXPECT_EQ(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &bytes), 0);
+    return on != 0;
+  };
+  const auto listener = listen_tcp({loopback()}, 0);
+  ASSERT_TRUE(listener.ok());
+  for (const char* source : {"127.0.0.1", "127.0.0.2"}) {
+    const IpAddress own = (*resolve(source))[0];
+    bool connected = false;
+    int error = 0;
+    const Fd there = begin_connect_tcp(loopback(), listener->port, &connected, &error, &own);
+    ASSERT_TRUE(there) << error;
+    pollfd arrival{listener->sockets[0].get(), POLLIN, 0};
+    ASSERT_EQ(poll(&arrival, 1, 10'000), 1);
+    std::string who;
+    const Fd here = accept_one(arrival.fd, &who);
+    ASSERT_TRUE(here);
+    EXPECT_EQ(who.substr(0, who.find(':')), source);
+    EXPECT_EQ(has_keepalive(here.get()), source != std::string_view("127.0.0.1"));
+    EXPECT_EQ(has_keepalive(there.get()), source != std::string_view("127.0.0.1"));
+  }
 }
 
 }  // namespace

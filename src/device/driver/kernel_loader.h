@@ -30,7 +30,8 @@ class KernelLoader {
   /// for another rank must not run before. Errors: as find.
   Status load(KernelImages images);
 
-  /// Loads the kernel if load() did not. Errors: kUnsupported (this build has no kernels, or the image has none for the device), kSystem.
+  /// Loads the kernel if load() did not. Errors: kUnsupported (this build has no kernels, or the image has none for the
+  /// device), kSystem.
   Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any

@@ -15,7 +15,7 @@
 namespace rondo {
 
 Status DeviceEngine::begin_in(cuda::Stream stream) {
-  {  // a long call can fill the driver's queue, and it may need messages of its own first part to continue
+  {  // while a long call fills the driver's queue, the watcher carries the messages of its first part
     const std::lock_guard lock(watch_mutex_);
     issuing_ = true;
     transport_.attend(true);

@@ -1,5 +1,5 @@
-// The images of the collectives' kernels: one for each dtype, one for mixed types, one for copies. A
-// communicator of device memory loads all. Kernel names are those of lower.h.
+// The images of the collectives' kernels: one for each dtype, one for mixed types, one for copies. A communicator of
+// device memory loads all. Kernel names are those of lower.h.
 #pragma once
 
 #include "device/driver/images.h"

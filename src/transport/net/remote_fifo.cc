@@ -176,10 +176,10 @@ void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
   r.told = read;
 }
 
-// Sends a credit after a quarter of the lines if messages are long, or if data to the same rank make it free.
-// Otherwise it costs as much as a short message, and is sent after half of the lines. It is sent at once if a
-// message takes so much of the ring that writer and reader should reuse the same part, which is in their
-// caches.
+// Sends a credit after a quarter of the lines if messages are long, or if data to the same rank make it free. Otherwise
+// it costs as much as a short message, and is sent as late as possible: after half of the lines, or after the number of
+// messages for which the ring always has space. It is sent at once if a message takes so much of the ring that writer
+// and reader should reuse the same part, which is in their caches.
 bool RemoteFifos::tell_in_time(RailSet& rails) {
   constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
@@ -190,7 +190,8 @@ bool RemoteFifos::tell_in_time(RailSet& rails) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
     const bool soon = r->last_bytes >= kLongBytes || has_data_for_[static_cast<size_t>(r->key.writer)];
     const bool at_once = r->last_bytes >= kRestartBytes && !r->lands;
-    if (read - r->told < (at_once ? 1 : r->view.num_lines / (soon ? 4 : 2))) continue;
+    const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
+    if (read - r->told < (at_once ? 1 : soon ? r->view.num_lines / 4 : late)) continue;
     tell(*r, read, rails);
     any = true;
   }

@@ -8,10 +8,9 @@
 // does not matter, and its connection's ConnectionKey. A replica is made on first use, by its reader or by its first
 // message.
 //
-// A message is sent from the ring and stays there until its credit arrives. Credits are sent every quarter of the lines
-// (every half, if messages are short and no data go the same way; at once after a message of kRestartBytes in the
-// ring). If nothing else moves, all of them are sent: a writer may wait for any of them, because they show the free
-// space in the ring.
+// A message is sent from the ring and stays there until its credit arrives. One credit serves several messages
+// (tell_in_time). If nothing else moves, all of them are sent: a writer may wait for any of them, because they show the
+// free space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
 // the others pass through the ring (protocol/zero_copy.h). A multicast FIFO has a replica for each reader. For a proxied
