@@ -177,9 +177,9 @@ void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
 }
 
 // Sends a credit after a quarter of the lines if messages are long, or if data to the same rank make it free. Otherwise
-// a credit costs as much as a short message, and is sent as late as possible: for a ring after kRingMessages, because the
-// writer's lap may have no space for more, and without a ring after half of the lines. A credit is sent at once if a
-// message takes so much of the ring that writer and reader should reuse the same part, which is in their caches.
+// a credit costs as much as a short message, and is sent as late as possible: for a ring after kRingMessages, because
+// the writer's lap may have no space for more, and without a ring after half of the lines. A credit is sent at once if
+// a message takes so much of the ring that writer and reader should reuse the same part, which is in their caches.
 bool RemoteFifos::tell_in_time(RailSet& rails) {
   constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
