@@ -1,11 +1,12 @@
 // Detects that fork() has copied a communicator into another process, without its threads, shared memory and place in
-// the job.
+// the job. Keeps a fork from copying a locked lock of OpenSSL.
 //
 // Thread safety: any thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <shared_mutex>
 #include <string_view>
 
 #include "rondo/status.h"
@@ -25,6 +26,11 @@ class MadeHere {
  private:
   const uint32_t forks_ = number_of_forks.load(std::memory_order_relaxed);
 };
+
+/// Delays every fork() of this process while it is held. A child has no thread that unlocks what another thread had
+/// locked at the fork: glibc takes care of its own locks, OpenSSL does not. Hold it for calls of OpenSSL that take locks
+/// and do not block. One thread must not take it twice.
+std::shared_lock<std::shared_mutex> delay_forks();
 
 /// The error of every call on a communicator in a child of its process. `who`: "rank 1".
 Status forked_error(std::string_view who);

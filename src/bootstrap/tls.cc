@@ -11,6 +11,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/forks.h"
+
 namespace rondo {
 namespace {
 
@@ -121,9 +123,13 @@ struct TlsSession::Engine {
 };
 
 TlsSession::TlsSession(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
-TlsSession::~TlsSession() = default;
+TlsSession::~TlsSession() {
+  const auto lock = delay_forks();
+  engine_.reset();
+}
 
 Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& key) {
+  auto lock = delay_forks();
   RONDO_TRY_ASSIGN(const Library* lib, library());
   auto engine = std::make_unique<Engine>(*lib);
   engine->key = key;
@@ -140,7 +146,8 @@ Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& k
   if (role == Role::kClient) lib->SSL_set_connect_state(engine->ssl);
   else lib->SSL_set_accept_state(engine->ssl);
   std::unique_ptr<TlsSession> session(new TlsSession(std::move(engine)));
-  if (role == Role::kClient) RONDO_TRY(session->shake_hands());
+  lock.unlock();
+  if (role == Role::kClient) RONDO_TRY(session->take({}));
   return session;
 }
 
@@ -152,6 +159,7 @@ Status TlsSession::shake_hands() {
 }
 
 Status TlsSession::take(std::string_view arrived) {
+  const auto lock = delay_forks();
   if (!arrived.empty() &&
       BIO_write(engine_->in, arrived.data(), static_cast<int>(arrived.size())) != static_cast<int>(arrived.size()))
     return Status(StatusCode::kSystem, "no memory for a TLS session");
@@ -159,6 +167,7 @@ Status TlsSession::take(std::string_view arrived) {
 }
 
 Status TlsSession::open(std::string* plain) {
+  const auto lock = delay_forks();
   while (ready_) {
     char buffer[16384];  // the longest record
     ERR_clear_error();
@@ -170,6 +179,7 @@ Status TlsSession::open(std::string* plain) {
 }
 
 Status TlsSession::seal(std::string_view plain) {
+  const auto lock = delay_forks();
   constexpr size_t kMost = 1 << 20;
   while (!plain.empty()) {
     const auto n = static_cast<int>(std::min(plain.size(), kMost));
@@ -182,6 +192,7 @@ Status TlsSession::seal(std::string_view plain) {
 }
 
 std::string TlsSession::to_send() {
+  const auto lock = delay_forks();
   std::string bytes(BIO_ctrl_pending(engine_->out), '\0');
   if (!bytes.empty()) BIO_read(engine_->out, bytes.data(), static_cast<int>(bytes.size()));
   return bytes;

@@ -2,6 +2,11 @@
 #include "bootstrap/tls.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 namespace rondo {
 namespace {
@@ -95,6 +100,29 @@ TEST(Tls, AnAlteredByteIsNoticed) {
 TEST(Tls, GarbageIsNoHandshake) {
   Pair p;
   EXPECT_FALSE(p.server->take("GET / HTTP/1.1\r\n\r\n").ok());
+}
+
+// OpenSSL's locks have no owner in a child if another thread held them at the fork.
+TEST(Tls, WorksInAChildForkedBesideASession) {
+  std::atomic<bool> stop = false;
+  std::thread beside([&] {
+    while (!stop) (void)Pair().talk();
+  });
+  int num_good = 0;
+  constexpr int kForks = 200;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      ::_exit(Pair().talk().ok() ? 0 : 1);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    num_good += status == 0;
+  }
+  stop = true;
+  beside.join();
+  EXPECT_EQ(num_good, kForks);
 }
 
 }  // namespace

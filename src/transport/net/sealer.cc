@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/forks.h"
+
 namespace rondo::net {
 namespace {
 
@@ -32,6 +34,7 @@ Sealer::~Sealer() {
 }
 
 std::unique_ptr<Sealer> Sealer::create(const Key& key, Rank rank, int nranks, uint8_t rail) {
+  const auto lock = delay_forks();
   std::unique_ptr<Sealer> s(new Sealer(rank, nranks, rail));
   s->encrypt_ = EVP_CIPHER_CTX_new();
   s->decrypt_ = EVP_CIPHER_CTX_new();
