@@ -1,5 +1,5 @@
 // Detects that fork() has copied a communicator into another process, without its threads, shared memory and place in
-// the job. Keeps a fork from copying a locked lock of OpenSSL.
+// the job. Also keeps a child from inheriting a lock of OpenSSL that nobody will unlock.
 //
 // Thread safety: any thread.
 #pragma once
@@ -27,9 +27,9 @@ class MadeHere {
   const uint32_t forks_ = number_of_forks.load(std::memory_order_relaxed);
 };
 
-/// Delays every fork() of this process while it is held. A child has no thread that unlocks what another thread had
-/// locked at the fork: glibc takes care of its own locks, OpenSSL does not. Hold it for calls of OpenSSL that take locks
-/// and do not block. One thread must not take it twice.
+/// Delays every fork() of this process while it is held. Otherwise a child inherits the locks that another thread holds
+/// at the fork, and no thread that unlocks them. glibc takes care of its own locks, OpenSSL does not. Hold it for calls
+/// of OpenSSL that take locks and do not block. One thread must not take it twice.
 std::shared_lock<std::shared_mutex> delay_forks();
 
 /// The error of every call on a communicator in a child of its process. `who`: "rank 1".
