@@ -7,6 +7,9 @@ if(RONDO_SANITIZE)
   # one level only, addresses in all.
   list(APPEND rondo_kernel_flags -O1)
   set(rondo_kernel_flags_levels -fno-sanitize=undefined)
+  if(RONDO_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    list(APPEND rondo_kernel_flags -fsanitize-address-outline-instrumentation)  # compiles in half the time
+  endif()
 else()
   list(APPEND rondo_kernel_flags -O3)
 endif()
