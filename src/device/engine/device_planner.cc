@@ -77,17 +77,23 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
   if (world_.engine == EngineKind::kStream)
     return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
            sent * whole_bytes / world_.link_gigabytes_per_s;
-  // Direct reads and writes cross the link once, without a ring.
-  const double moved = c.algorithm->direct ? 1.0 : sent;
+  const RankWork& work = planner_.profile(*c.algorithm, root).busiest;
+  // A multicast is written once, and crosses the link to each of its readers.
+  const double moved = c.algorithm->direct ? work.peer_share : std::max(sent, work.ring_share - sent);
+  const double touched = work.user_share + work.peer_share + work.ring_share;
   const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
   return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
-         moved * whole_bytes / (world_.link_gigabytes_per_s * costs_.efficiency[p]);
+         whole_bytes * std::max(moved / (world_.link_gigabytes_per_s * costs_.efficiency[p]),
+                                touched / (c.num_channels * costs_.channel_gigabytes_per_s[p]));
 }
 
 void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vector<DeviceCandidate>& found) {
   if (world_.engine == EngineKind::kStream) {
     // The stream engine has no channels and maps no peer's buffers.
-    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, 0});
+    if (a.direct) return;
+    // A single rank sends nothing, so that no slot limits its copies.
+    const auto whole = static_cast<uint64_t>(nranks_ == 1 ? whole_bytes(r, 1) : 0);
+    found.push_back({&a, DeviceProtocol::kSimple, 1, std::max(world_.stream_slot_bytes, whole), 0});
     return;
   }
   const uint32_t lanes = lanes_of(a, r.root);

@@ -2,10 +2,13 @@
 // it uses only inputs that are equal on all ranks, and it gets the usable algorithms from the host's planner.
 //
 // The forecast is a latency per step and a bandwidth (DeviceCosts), from the algorithm's row in the registry:
-//     launch + steps x hop(protocol) + bytes sent / (bandwidth x efficiency(protocol))
+//     launch + steps x hop(protocol) + the longer of
+//         bytes over the link / (bandwidth x efficiency(protocol))
+//         bytes that the rank's blocks read and write / (channels x rate(protocol))
 // and between hosts
 //     + crossings x crossing + bytes that leave the busiest host / network
-// The constants are documented figures of one hop. None was fitted on a device yet (docs/gpu-status.md).
+// The constants of links are documented figures of one hop; those of channels were measured on one device
+// (docs/gpu-status.md).
 // Thread safety: belongs to the holder of the communicator's device engine.
 #pragma once
 
@@ -38,6 +41,7 @@ struct DeviceCosts {
   double hop_ns[kNumDeviceProtocols] = {3400, 600, 1900};  // by DeviceProtocol: simple, LL, LL128
   double host_hop_ns[kNumDeviceProtocols] = {5700, 1000, 2500};
   double efficiency[kNumDeviceProtocols] = {1.0, 0.5, 0.92};
+  double channel_gigabytes_per_s[kNumDeviceProtocols] = {65, 18, 25};  // read and written; H200, ranks on one device
   double stream_step_ns = 9000;  // stream engine: copy or kernel of a message, and its flags
   double crossing_ns = 15'000;   // to another host: pinned memory, UCX, pinned memory
   double network_gigabytes_per_s = 12.5;  // per host: 100 Gbit/s

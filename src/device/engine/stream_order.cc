@@ -28,7 +28,8 @@ bool moves_something(const Program& p, const ProgramStep& s, uint64_t loop) {
 
 class Play {
  public:
-  explicit Play(const std::vector<std::unique_ptr<Program>>& programs) : programs_(programs) {
+  Play(const std::vector<std::unique_ptr<Program>>& programs, uint64_t loops_at_once)
+      : programs_(programs), loops_at_once_(loops_at_once) {
     for (const auto& p : programs) {
       at_.emplace_back(p->lanes.size());
       orders_.emplace_back();
@@ -42,7 +43,8 @@ class Play {
     while (left_ != 0) {
       bool moved = false;
       for (size_t r = 0; r < programs_.size(); ++r)
-        for (size_t lane = 0; lane < programs_[r]->lanes.size(); ++lane) moved |= step(r, lane);
+        for (size_t lane = 0; lane < programs_[r]->lanes.size(); ++lane)
+          while (step(r, lane)) moved = true;
       if (!moved)
         return Status(
             StatusCode::kInternal,
@@ -52,9 +54,12 @@ class Play {
   }
 
  private:
+  // A lane's next instruction. It runs an instruction for all loops of a batch before the next instruction.
   struct At {
+    uint64_t first_loop = 0;  // of the batch
     size_t pc = 0;
     uint64_t loop = 0;
+    auto operator<=>(const At&) const = default;
   };
 
   bool step(size_t r, size_t lane) {
@@ -63,8 +68,7 @@ class Play {
     if (p.lanes[lane].empty() || at.loop >= p.num_loops) return false;
     const ProgramStep& s = p.lanes[lane][at.pc];
     if (s.verb == Verb::kWait) {
-      const At& other = at_[r][s.wait_lane];
-      if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) return false;
+      if (at_[r][s.wait_lane] <= At{at.first_loop, s.wait_pc, at.loop}) return false;
     } else if (moves_something(p, s, at.loop)) {
       for (const ReadPort* port : s.recv) {
         const Wire& w = wires_[name_of(port->key)];
@@ -78,14 +82,17 @@ class Play {
       for (const WritePort* port : s.send) ++wires_[name_of(port->key)].posted;
       orders_[r].push_back({static_cast<uint16_t>(lane), static_cast<uint16_t>(at.pc), at.loop});
     }
-    if (++at.pc == p.lanes[lane].size()) {
-      at.pc = 0;
-      if (++at.loop == p.num_loops) --left_;
-    }
+    const uint64_t end = std::min(at.first_loop + loops_at_once_, p.num_loops);
+    if (++at.loop != end) return true;
+    at.loop = at.first_loop;
+    if (++at.pc != p.lanes[lane].size()) return true;
+    at = {end, 0, end};
+    if (end == p.num_loops) --left_;
     return true;
   }
 
   const std::vector<std::unique_ptr<Program>>& programs_;
+  const uint64_t loops_at_once_;
   std::vector<std::vector<At>> at_;
   std::vector<std::vector<StreamStep>> orders_;
   std::map<Name, Wire> wires_;
@@ -119,7 +126,10 @@ Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& 
 }
 
 Expected<std::vector<std::vector<StreamStep>>> play_through(const std::vector<std::unique_ptr<Program>>& programs) {
-  return Play(programs).run();
+  for (uint64_t loops_at_once = kStreamSlots;; loops_at_once /= 2) {
+    auto orders = Play(programs, loops_at_once).run();
+    if (orders.ok() || loops_at_once == 1) return orders;
+  }
 }
 
 std::vector<StreamStep> order_by_distance(const Program& p) {

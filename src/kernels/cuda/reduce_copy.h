@@ -183,20 +183,14 @@ RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads thread
   if (num_dst == 0) return;
   uint64_t begin = 0, end = 0;  // elements processed as vectors
   if constexpr (!Ops::kMixed) {
-    // If conversion dominates, more loads in flight and pointers in registers bring nothing.
-    constexpr int kBytes = Ops::kBytes, kWiden = sizeof(typename Ops::Acc) / kBytes;
-    constexpr int kUnroll = kWiden == 4 ? 1 : kBytes == 1 ? 2 : 4;
+    constexpr int kBytes = Ops::kBytes, kUnroll = kBytes == 1 ? 2 : 4;
     const uint64_t bytes = step.num_elems * kBytes;
     const uint64_t head = step.scale_own ? bytes : bytes_to_alignment(step, 16, bytes);
     if (head < bytes && head % kBytes == 0) {
       const uint64_t first = head, last = head + ((bytes - head) & ~uint64_t{15});
-      if constexpr (kUnroll == 1) {
-        vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
-      } else {
-        if (num_src == 2 && num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
-        else if (num_src == 2 && num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
-        else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
-      }
+      if (num_src == 2 && num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
+      else if (num_src == 2 && num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
+      else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
       begin = first / kBytes;
       end = last / kBytes;
     }

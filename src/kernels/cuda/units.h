@@ -49,19 +49,30 @@ struct UniformOps {
   using Unit = Accumulators<E, 2>;
   static constexpr bool kMixed = false;
   static constexpr int kBytes = E::kBytes;
+  static constexpr bool kIsFp8 = kBytes == 1 && std::is_same_v<Acc, float>;
 
   template <int kWords>
   static RONDO_HOST_DEVICE_INLINE Accumulators<E, kWords> widen(const Words<kWords>& v) {
     Accumulators<E, kWords> r;
-    RONDO_UNROLL
-    for (int i = 0; i < r.kElems; ++i) r.a[i] = E::widen(get_element<kBytes>(v, i));
+    if constexpr (kIsFp8) {
+      RONDO_UNROLL
+      for (int w = 0; w < kWords; ++w) E::widen_word(v.w[w], r.a + 4 * w);
+    } else {
+      RONDO_UNROLL
+      for (int i = 0; i < r.kElems; ++i) r.a[i] = E::widen(get_element<kBytes>(v, i));
+    }
     return r;
   }
   template <int kWords>
   static RONDO_HOST_DEVICE_INLINE Words<kWords> narrow(const Accumulators<E, kWords>& v) {
     Words<kWords> r{};
-    RONDO_UNROLL
-    for (int i = 0; i < v.kElems; ++i) put_element<kBytes>(r, i, E::narrow(v.a[i]));
+    if constexpr (kIsFp8) {
+      RONDO_UNROLL
+      for (int w = 0; w < kWords; ++w) r.w[w] = E::narrow_word(v.a + 4 * w);
+    } else {
+      RONDO_UNROLL
+      for (int i = 0; i < v.kElems; ++i) put_element<kBytes>(r, i, E::narrow(v.a[i]));
+    }
     return r;
   }
   template <int kWords>

@@ -139,6 +139,24 @@ TEST(StreamOrderTest, LanesOneAfterTheOtherWouldHang) {
   EXPECT_EQ(left_over(pointers(all), *play_through(all.programs), kStreamSlots), 0u);
 }
 
+// Streams that wait for one another after every message are slow where processes take turns on a device.
+TEST(StreamOrderTest, InstructionsRunForSeveralLoopsInARow) {
+  for (const char* name : {"ring", "two_shot", "halving_doubling"})
+    for (const int nranks : {2, 4}) {
+      const Algorithm* a = find_algorithm(Collective::kAllReduce, name);
+      const AllPrograms all = std::move(*compile_all(*a, nranks, 0, shape_of(*a, 300'000), nowhere(), kernels()));
+      auto orders = play_through(all.programs);
+      ASSERT_TRUE(orders.ok());
+      for (size_t r = 0; r < orders->size(); ++r) {
+        size_t changes = 0;
+        const auto& order = (*orders)[r];
+        for (size_t i = 1; i < order.size(); ++i)
+          changes += order[i].pc != order[i - 1].pc || order[i].lane != order[i - 1].lane;
+        EXPECT_LE(changes, order.size() / 3) << name << ", rank " << r << " of " << nranks;
+      }
+    }
+}
+
 TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
   VariableCounts counts;
   uint64_t end = 0;
