@@ -21,8 +21,9 @@
 // because flags are only compared for equality, and a stale flag differs by K.
 //
 // Other files do the rest: waiting (spin.h), making connections (src/transport), the meaning of messages (src/engine).
-// Thread safety: an end belongs to one thread at a time. For host and device; `Mem` defines the memory orders. Learned
-// from: NCCL's Simple and LL protocols (slots and counters; data and flag in one word), MSCCL++'s channels.
+// Thread safety: an end belongs to one thread at a time; in a kernel, the block's barriers are around its calls. For
+// host and device; `Mem` defines the memory orders. Learned from: NCCL's Simple and LL protocols (slots and counters;
+// data and flag in one word), MSCCL++'s channels.
 #pragma once
 
 #include <cstddef>
@@ -92,7 +93,7 @@ constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
 }
 constexpr bool same_step(uint64_t flag, uint64_t step) { return (flag & kStepMask) == ((step + 1) & kStepMask); }
 
-template <class Mem, class Group>
+template <class Mem>
 class FifoWriter {
  public:
   FifoWriter() = default;
@@ -117,16 +118,14 @@ class FifoWriter {
   RONDO_HOST_DEVICE std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Makes n steps visible to the readers.
   RONDO_HOST_DEVICE void post(uint32_t n, uint32_t fingerprint) {
-    Group::sync();
-    if (Group::leader())
-      for (uint32_t i = 0; i < n; ++i) Mem::store_release(&at(i).flag, make_flag(fingerprint, step_ + i));
+    for (uint32_t i = 0; i < n; ++i) Mem::store_release(&at(i).flag, make_flag(fingerprint, step_ + i));
     step_ += n;
     for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(kMessagesAhead * n + i));
   }
   /// Makes the message at data() visible to the readers. If `zero_copy_at` is not 0, the data is there, and not at
   /// data().
   RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t zero_copy_at = 0) {
-    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
+    *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
     starts_[step_ % kMaxDataLines] = offset_;
     const uint32_t next = offset_ + place_bytes(bytes);
     offset_ = next < free_end_ ? next : free_end_;
@@ -227,7 +226,7 @@ class FifoWriter {
 
 enum class Arrival : uint8_t { kNotYet, kReady, kMismatch };
 
-template <class Mem, class Group>
+template <class Mem>
 class FifoReader {
  public:
   FifoReader() = default;
@@ -266,9 +265,8 @@ class FifoReader {
   }
   /// Returns n steps to the writer.
   RONDO_HOST_DEVICE void release(uint32_t n) {
-    Group::sync();
     step_ += n;
-    if (Group::leader()) Mem::store_release(&view_.counters[counter_].steps, step_);
+    Mem::store_release(&view_.counters[counter_].steps, step_);
   }
   RONDO_HOST_DEVICE uint64_t step() const { return step_; }
   RONDO_HOST_DEVICE const FifoView& view() const { return view_; }

@@ -12,8 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "protocol/group.h"
-
 namespace rondo {
 
 struct WordPair {
@@ -88,7 +86,5 @@ struct HostMem {
     return {load_relaxed(words), load_relaxed(words + 1)};
   }
 };
-
-using HostGroup = SoloGroup;
 
 }  // namespace rondo

@@ -20,7 +20,7 @@ namespace rondo {
 
 struct WritePort {
   ConnectionKey key;
-  FifoWriter<HostMem, HostGroup> fifo;
+  FifoWriter<HostMem> fifo;
   std::vector<uint32_t> counters;       // the readers' counter indices
   std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
   uint64_t reserved = 0;                // the step after those of all started operations
@@ -113,7 +113,7 @@ class OpenSends {
 
 struct ReadPort {
   ConnectionKey key;
-  FifoReader<HostMem, HostGroup> fifo;
+  FifoReader<HostMem> fifo;
   Doorbell* writer_bell = nullptr;  // nullptr: cannot be woken from here
   uint64_t reserved = 0;
   bool connected = false;                   // before that, `fifo` reads a line that never arrives

@@ -16,8 +16,8 @@
 namespace rondo {
 namespace {
 
-using Writer = FifoWriter<HostMem, HostGroup>;
-using Reader = FifoReader<HostMem, HostGroup>;
+using Writer = FifoWriter<HostMem>;
+using Reader = FifoReader<HostMem>;
 
 struct Connection {
   static constexpr uint32_t kLines = 4;

@@ -72,8 +72,8 @@ struct Connection {
   std::vector<std::byte> slots;
   alignas(64) ReadCounter counter{};
   FifoView view;
-  FifoWriter<HostMem, SoloGroup> writer;
-  FifoReader<HostMem, SoloGroup> reader;
+  FifoWriter<HostMem> writer;
+  FifoReader<HostMem> reader;
 };
 
 uint64_t word_of(uint64_t step, uint64_t i) { return (step * 1000003 + i + 1) * 0x9E3779B97F4A7C15u; }

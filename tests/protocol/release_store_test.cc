@@ -19,8 +19,8 @@
 namespace rondo {
 namespace {
 
-using Writer = FifoWriter<HostMem, HostGroup>;
-using Reader = FifoReader<HostMem, HostGroup>;
+using Writer = FifoWriter<HostMem>;
+using Reader = FifoReader<HostMem>;
 
 constexpr uint32_t kLines = 4;
 constexpr uint32_t kMessageBytes = 256;

@@ -125,7 +125,7 @@ class BlockCalls {
     for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads()) {
       const DeviceReadEnd& end = comm.reads[channel_ * comm.read_stride + list[2 + i]];
       b_.read_at[i] = list[2 + i];
-      b_.readers[i] = FifoReader<Mem, SoloGroup>(end.view, end.counter, end.step);
+      b_.readers[i] = FifoReader<Mem>(end.view, end.counter, end.step);
       b_.read_slot_bytes[i] = end.slot_bytes;
       b_.read_peers[i] = end.peer;
     }

@@ -10,7 +10,6 @@
 
 #include "device/engine/device_program.h"
 #include "protocol/fifo.h"
-#include "protocol/group.h"
 
 namespace rondo {
 
@@ -43,8 +42,8 @@ struct BlockState {
   uint64_t scale;         // for premul_sum: bits of one element of the accumulator type
   uint64_t nowhere;       // for a call with a fallback: some rank's buffers are unreachable; lane 0, thread 0
   uint32_t unit_lanes, first_step;
-  FifoReader<Mem, SoloGroup> readers[kMaxReads];
-  FifoWriter<Mem, SoloGroup> writers[kMaxWrites];
+  FifoReader<Mem> readers[kMaxReads];
+  FifoWriter<Mem> writers[kMaxWrites];
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
   Rank read_peers[kMaxReads];
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // indices in the channel's tables

@@ -164,14 +164,14 @@ class Interpreter : public Messages<Env, Ops> {
     const bool arrived = Base::poll(
         shape,
         [&](uint32_t, uint32_t end) {
-          FifoReader<Mem, SoloGroup>& r = b_.readers[end];
+          FifoReader<Mem>& r = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return r.arrived(1, Base::fingerprint(s.fingerprint)); }))
             return false;
           return !carries || take_address(b_.read_peers[end], *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
         },
         [&](uint32_t, uint32_t end) {
-          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          FifoWriter<Mem>& w = b_.writers[end];
           if (!Base::wait_room(w)) return false;
           if (carries)
             *reinterpret_cast<PeerCredit*>(w.line(0)) = {

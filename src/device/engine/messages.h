@@ -55,7 +55,7 @@ class Messages : public BlockCalls<Env, Ops> {
     const bool arrived = poll(
         shape,
         [&](uint32_t i, uint32_t end) {
-          FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
+          FifoReader<Mem>& reader = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return reader.arrived(1, o.fingerprint); }))
             return false;
@@ -63,7 +63,7 @@ class Messages : public BlockCalls<Env, Ops> {
           return true;
         },
         [&](uint32_t i, uint32_t end) {
-          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          FifoWriter<Mem>& w = b_.writers[end];
           if (!wait_until<false>(env_, standing_, -1, true,
                                  [&] { return w.room_for(bytes, p.lap_bytes) ? Arrival::kReady : Arrival::kNotYet; }))
             return false;
@@ -105,7 +105,7 @@ class Messages : public BlockCalls<Env, Ops> {
         [&](uint32_t, uint32_t end) { return of_write(b_.writers[end]), true; });
     env_.sync();  // another thread may have the end in the next message
   }
-  RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem, SoloGroup>& w) {
+  RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem>& w) {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
   }
 
@@ -172,7 +172,7 @@ class Messages : public BlockCalls<Env, Ops> {
     const bool ready = poll(
         shape,
         [&](uint32_t i, uint32_t end) {
-          const FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
+          const FifoReader<Mem>& reader = b_.readers[end];
           const uint32_t place = source_place(r, i);
           b_.sources[place] =
               reader.view().data + slot_offset(reader.step(), reader.view().num_lines, b_.read_slot_bytes[end]);
@@ -180,7 +180,7 @@ class Messages : public BlockCalls<Env, Ops> {
           return true;
         },
         [&](uint32_t i, uint32_t end) {
-          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          FifoWriter<Mem>& w = b_.writers[end];
           if (!wait_room(w)) return false;
           b_.sinks[i + first_send] = w.view().data + slot_offset(w.step(), w.num_lines(), b_.write_slot_bytes[end]);
           b_.sink_flags[i + first_send] =

@@ -60,8 +60,8 @@ TEST(RemoteFifo, AWriterAlwaysGetsSpaceForTheNextMessage) {
         const auto replica = ends[1].fifos.open_reader(key);
         ASSERT_TRUE(source.ok() && replica.ok());
         const uint32_t counter = 0;
-        FifoWriter<HostMem, HostGroup> writer(*source, &counter, 1);
-        FifoReader<HostMem, HostGroup> reader(**replica, 0);
+        FifoWriter<HostMem> writer(*source, &counter, 1);
+        FifoReader<HostMem> reader(**replica, 0);
         std::mt19937 random(longest + ragged);
         const auto within = [&](const std::function<bool()>& is_so) {
           const uint64_t since = monotonic_ns();
