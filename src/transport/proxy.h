@@ -43,11 +43,9 @@ class Proxy {
                          std::span<const Rank> readers) = 0;
   /// For the reader: receives them. `channels` have one read counter each. Once per key.
   virtual void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) = 0;
-  /// The same for slots of `slot_bytes` each; a multicast is a connection to each reader.
-  virtual void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
-                          uint64_t slot_bytes) = 0;
-  virtual void receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
-                             uint64_t slot_bytes) = 0;
+  /// Either end of a connection of slots of `slot_bytes` each; a multicast is a connection to each reader.
+  virtual void carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                           uint64_t slot_bytes) = 0;
   /// True once `reader` has registered its memory. Never blocks; call again.
   virtual bool is_received(const ConnectionKey& key, Rank reader) = 0;
   /// True if devices may post from now on: the proxy then polls continuously, which takes a processor.

@@ -90,12 +90,8 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(c
     s.slots.flags_on_device = reinterpret_cast<cuda::DevicePtr>(flags);  // the address is the same
     s.slots.crosses = true;
     s.flags = {reinterpret_cast<SlotFlags*>(flags), kStreamSlots};
-    if (writes) {
-      for (SlotFlags& f : s.flags) f.empty = 1;
-      proxy->send_slots(name, s.slots.data, s.flags, slot_bytes);
-    } else {
-      proxy->receive_slots(name, s.slots.data, s.flags, slot_bytes);
-    }
+    for (SlotFlags& f : s.flags) f.empty = writes ? 1 : 0;
+    proxy->carry_slots(name, s.slots.data, s.flags, slot_bytes);
     const std::lock_guard lock(kept_mutex_);
     found = proxy_streams_.insert(proxy_streams_.end(), s);
   }

@@ -275,34 +275,20 @@ std::optional<PeersOnHost> RemoteTransport::local_peers() {
 void RemoteTransport::send_from(const ConnectionKey& key, std::span<const FifoView> channels,
                                 std::span<const Rank> readers) {
   const std::lock_guard lock(mutex_);
-  ConnectionKey k = key;
-  for (const FifoView& view : channels) {
-    ++k.channel;
-    fifos_->adopt_writer(k, view, readers);
-  }
+  fifos_->adopt_writer(key, channels, readers);
 }
 
 void RemoteTransport::receive_into(const ConnectionKey& key, std::span<const FifoView> channels) {
   const std::lock_guard lock(mutex_);
-  ConnectionKey k = key;
-  for (const FifoView& view : channels) {
-    ++k.channel;
-    fifos_->adopt_reader(k, view);
-  }
+  fifos_->adopt_reader(key, channels);
   say_received(key);
 }
 
-void RemoteTransport::send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
-                                 uint64_t slot_bytes) {
+void RemoteTransport::carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                                  uint64_t slot_bytes) {
   const std::lock_guard lock(mutex_);
   slots_->add(key, data, flags, slot_bytes);
-}
-
-void RemoteTransport::receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
-                                    uint64_t slot_bytes) {
-  const std::lock_guard lock(mutex_);
-  slots_->add(key, data, flags, slot_bytes);
-  say_received(key);
+  if (key.writer != rank_) say_received(key);
 }
 
 void RemoteTransport::say_received(const ConnectionKey& key) {

@@ -94,9 +94,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   // Proxy (proxy).
   void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) override;
   void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) override;
-  void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
-  void receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
-                     uint64_t slot_bytes) override;
+  void carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
   bool is_received(const ConnectionKey& key, Rank reader) override;
   void attend(bool on) override;
   void say_received(const ConnectionKey& key);

@@ -83,15 +83,25 @@ void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const Fifo
   by_reader_[pack(key, reader)] = &o;
 }
 
-void RemoteFifos::adopt_writer(const ConnectionKey& key, const FifoView& view, std::span<const Rank> readers) {
-  for (const Rank reader : readers) add_outgoing(key, reader, view, nullptr);
+void RemoteFifos::adopt_writer(ConnectionKey key, std::span<const FifoView> channels, std::span<const Rank> readers) {
+  for (const FifoView& view : channels) {
+    ++key.channel;
+    for (const Rank reader : readers) add_outgoing(key, reader, view, nullptr);
+  }
 }
 
-void RemoteFifos::adopt_reader(const ConnectionKey& key, const FifoView& view) {
-  auto r = std::make_unique<Replica>();
-  r->key = key;
-  r->view = view;
-  replicas_[pack(key, key.writer)] = std::move(r);
+void RemoteFifos::adopt_reader(ConnectionKey key, std::span<const FifoView> channels) {
+  for (const FifoView& view : channels) {
+    ++key.channel;
+    add_replica(key, view);
+  }
+}
+
+RemoteFifos::Replica* RemoteFifos::add_replica(const ConnectionKey& key, const FifoView& view) {
+  auto& made = replicas_[pack(key, key.writer)] = std::make_unique<Replica>();
+  made->key = key;
+  made->view = view;
+  return made.get();
 }
 
 Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
@@ -101,10 +111,7 @@ Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
     return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends before its receiver has memory (tag {})",
                                                      rank_, key.writer, key.tag));
   RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
-  auto made = std::make_unique<Replica>();
-  made->key = key;
-  made->view = v;
-  return replicas_.emplace(pack(key, key.writer), std::move(made)).first->second.get();
+  return add_replica(key, v);
 }
 
 Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& key) {

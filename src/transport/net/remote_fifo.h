@@ -69,9 +69,9 @@ class RemoteFifos {
   /// The replica of a connection that this rank reads. To itself: the writing FIFO, once it exists.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
 
-  /// Proxied connections: sends from, or stores into, `view` from now on.
-  void adopt_writer(const ConnectionKey& key, const FifoView& view, std::span<const Rank> readers);
-  void adopt_reader(const ConnectionKey& key, const FifoView& view);
+  /// Proxied connections: sends from, or stores into, the views from now on; the first one is channel key.channel + 1.
+  void adopt_writer(ConnectionKey key, std::span<const FifoView> channels, std::span<const Rank> readers);
+  void adopt_reader(ConnectionKey key, std::span<const FifoView> channels);
 
   /// For open connections: the zero-copy sends and the posted receive; nullptr: only the ring.
   ZeroCopySend* zero_copy_sends(const ConnectionKey& key);
@@ -118,6 +118,7 @@ class RemoteFifos {
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, ZeroCopySend* zero_copy_sends);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
+  Replica* add_replica(const ConnectionKey& key, const FifoView& view);
   Expected<Replica*> replica(const ConnectionKey& key);
   bool tell_in_time(RailSet& rails);
   void tell(Replica& r, uint64_t read, RailSet& rails);
