@@ -129,7 +129,7 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(const DeviceWorld world, describe_world(t, settings.device_engine));
-  if (world.engine == EngineKind::kStream) t.forbid_direct();
+  if (world.engine == EngineKind::kStream) t.regions().forbid();
   const PlannerSettings planning = settings.for_planner();
   auto engine =
       DeviceEngine::create({rank, hosts, world, planning, host_kernels, settings.init_timeout_s}, std::move(transport));

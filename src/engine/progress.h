@@ -22,8 +22,6 @@ class ProgressThread final : public QueueHelper {
   static Expected<std::unique_ptr<ProgressThread>> create(OperationQueue& queue,
                                                           const std::optional<Binding>& binding = {});
   ~ProgressThread();
-  ProgressThread(const ProgressThread&) = delete;
-  ProgressThread& operator=(const ProgressThread&) = delete;
   /// Wakes the thread. Call it when an operation was admitted, or when a waiting thread has left and operations are
   /// outstanding.
   void kick() override;

@@ -38,8 +38,6 @@ class Tracing final : public QueueObserver {
   Tracing(OperationQueue& queue, TraceSettings settings);
   /// No operation of the queue may be running.
   ~Tracing();
-  Tracing(const Tracing&) = delete;
-  Tracing& operator=(const Tracing&) = delete;
 
   /// Starts the trace. num_records 0: StepTrace::kDefaultRecords.
   Status start(const std::string& directory, uint64_t num_records);

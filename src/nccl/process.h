@@ -27,7 +27,6 @@ inline constexpr int kPresentedVersion = 23203;
 class Process {
  public:
   Process();
-  Process(const Process&) = delete;
 
   ncclComm_t add(const std::shared_ptr<Comm>& comm);
   /// nullptr if it does not exist or was removed.

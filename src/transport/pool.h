@@ -55,8 +55,6 @@ class StagingPool {
   /// Returns the process's pool. Makes it if there is none. Errors: those of configured_bytes.
   static Expected<std::shared_ptr<StagingPool>> acquire();
   ~StagingPool();
-  StagingPool(const StagingPool&) = delete;
-  StagingPool& operator=(const StagingPool&) = delete;
 
   /// Returns the address of the pool's memory, and maps it at the first call. Error: kSystem with the errno's text.
   Expected<std::byte*> base();

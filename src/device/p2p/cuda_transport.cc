@@ -239,14 +239,13 @@ bool CudaTransport::is_allocated(const void* ptr) const {
 }
 
 Status CudaTransport::free(void* ptr) {
-  if (!is_allocated(ptr))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
   cuda::DeviceMemory mine;  // freed without the lock, because that may wait for the device
   const std::lock_guard lock(kept_mutex_);
   auto& all = kept_->device;
   const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
-  if (it == all.end()) return {};
+  if (it == all.end())
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
   mine = std::move(*it);
   all.erase(it);
   return {};
@@ -302,11 +301,6 @@ RemoteAddress CudaTransport::describe(const void* ptr, uint64_t bytes) const {
 
 std::byte* CudaTransport::resolve(Rank, const RemoteAddress& address) const {
   return reinterpret_cast<std::byte*>(address.offset_bytes);
-}
-
-Status CudaTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
-  return Status(StatusCode::kInternal,
-                fmt::format("rank {} cannot copy rank {}'s device memory on the host", rank_, peer));
 }
 
 }  // namespace rondo

@@ -93,8 +93,6 @@ class CudaTransport final : public Transport {
   cuda::Device device() const { return context_.device(); }
   /// For set-up copies and fills: the host waits for them at once, and no capture includes them.
   cuda::Stream setup_stream() const { return setup_.get(); }
-  /// From now on the engine touches no peer's buffers: may_be_direct() is false. Equal on all ranks.
-  void forbid_direct() { regions_->forbid(); }
   /// True if peers can reach any buffer of this rank, so that a direct call needs no fallback. Equal on all ranks.
   bool reaches_everything() const { return regions_->reach() == SharedRegions::Reach::kAnything; }
   /// The memory that ranks have agreed on.
@@ -155,7 +153,6 @@ class CudaTransport final : public Transport {
   bool may_be_direct() const override;
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& address) const override;
-  Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { host_.keep(std::move(what)); }
   /// Returns the bytes of staging memory that this rank has set up so far.
   uint64_t staging_bytes() const { return staging_bytes_; }

@@ -64,10 +64,9 @@ class SharedRegions {
 
   explicit SharedRegions(World world);
   ~SharedRegions();
-  SharedRegions(const SharedRegions&) = delete;
-  SharedRegions& operator=(const SharedRegions&) = delete;
 
   Reach reach() const { return world_.reach; }
+  /// From now on the engine touches no peer's buffers. Equal on all ranks.
   void forbid() { world_.reach = Reach::kNothing; }
   /// A rank's arguments in a collective call.
   struct Wanted {

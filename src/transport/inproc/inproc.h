@@ -21,8 +21,6 @@ class InprocWorld {
   /// Errors: kExhausted, kSystem, kInvalidArgument (RONDO_POOL_BYTES).
   static Expected<std::shared_ptr<InprocWorld>> create(int nranks);
   ~InprocWorld();
-  InprocWorld(const InprocWorld&) = delete;
-  InprocWorld& operator=(const InprocWorld&) = delete;
 
  private:
   friend class InprocTransport;
@@ -57,9 +55,6 @@ class InprocTransport final : public SegmentTransport {
   void keep(std::shared_ptr<void> what) override;
   bool may_be_direct() const override { return true; }
   bool can_pull() const override { return true; }
-  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
-    return Status(StatusCode::kInternal, "every buffer of this process is mapped");
-  }
   RemoteAddress describe(const void* ptr, uint64_t) const override {
     return {0, reinterpret_cast<uint64_t>(ptr)};
   }

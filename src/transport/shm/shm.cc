@@ -95,9 +95,6 @@ template <class C>
 void fields(C& c, Announcement& a) {
   c(a.process.pid, a.process.start_ticks, a.process.pid_namespace, a.probe_address, a.probe_value);
 }
-struct Nothing {};
-template <class C>
-void fields(C&, Nothing&) {}
 
 // Collective. Passes this rank's outcome and its file, if it has one. Sets files by rank. Returns the messages of all
 // ranks, or the error of the first rank that has one.
@@ -226,7 +223,7 @@ std::optional<PeerLoss> ShmTransport::find_lost() {
 
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   auto own = make_file("rondo-alloc", bytes);
-  const Expected<Nothing> outcome = own.ok() ? Expected<Nothing>(Nothing()) : own.status();
+  const Expected<bool> outcome = own.ok() ? Expected<bool>(true) : own.status();
   std::vector<Fd> files;
   RONDO_TRY(exchange(peers_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
