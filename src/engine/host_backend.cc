@@ -11,9 +11,9 @@ namespace rondo {
 namespace {
 
 // Watches one queue. The waiting thread has its driver role.
-class QueueWatch final : public WaitObserver {
+class DriverWatch final : public WaitObserver {
  public:
-  explicit QueueWatch(OperationQueue& queue) : queue_(queue) {}
+  explicit DriverWatch(OperationQueue& queue) : queue_(queue) {}
   bool urgent() override { return queue_.transport().aborted_by().has_value() && queue_.check_abort(); }
   bool give_up(uint64_t waited_ns) override {
     queue_.diagnose(waited_ns);
@@ -23,31 +23,6 @@ class QueueWatch final : public WaitObserver {
 
  private:
   OperationQueue& queue_;
-};
-
-// Watches the queues of a batch. Takes the driver role of a queue to check it.
-class BatchWatch final : public WaitObserver {
- public:
-  explicit BatchWatch(const std::vector<OperationQueue*>& queues) : queues_(queues) {}
-  bool urgent() override {
-    for (OperationQueue* q : queues_)
-      if (q->transport().aborted_by() && q->drive()) {
-        q->check_abort();
-        q->leave();
-      }
-    return false;
-  }
-  bool give_up(uint64_t waited_ns) override {
-    for (OperationQueue* q : queues_)
-      if (q->drive()) {
-        q->diagnose(waited_ns);
-        q->leave();
-      }
-    return false;
-  }
-
- private:
-  const std::vector<OperationQueue*>& queues_;
 };
 
 bool all_done(std::span<const std::shared_ptr<Operation>> batch) {
@@ -88,16 +63,14 @@ void HostBackend::lock() {
 Status HostBackend::check(Call& c) const {
   if (c.premul_at != nullptr)
     return bad("premul", "is in device memory, but this communicator uses host memory");
-  if (c.stream != nullptr)
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format("rank {}: stream is set, but this is a communicator of host memory; leave it null", rank_));
+  const auto refused = [this](std::string_view why) {
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: {}", rank_, why));
+  };
+  if (c.stream != nullptr) return refused("stream is set, but this is a communicator of host memory; leave it null");
   if (c.launch_event != nullptr)
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format("rank {}: launch_event is set, but a call on host memory launches no kernel; leave it null: "
-                    "a blocking call is complete when it (or its group) has returned",
-                    rank_));
+    return refused(
+        "launch_event is set, but a call on host memory launches no kernel; leave it null: a blocking call is complete "
+        "when it (or its group) has returned");
   c.shape.min_blocks = c.shape.max_blocks = 0;
   return {};
 }
@@ -126,7 +99,7 @@ template <bool kTraced>
 Status HostBackend::run_once() {
   Operation& op = blocking_;
   const Program& p = *op.program;
-  QueueWatch watch(queue_);
+  DriverWatch watch(queue_);
   HostSpin spin(queue_.spin(), watch, queue_.bell());
   Executor& executor = queue_.executor_;
   queue_.alone_ = &op;
@@ -162,7 +135,7 @@ Status HostBackend::run_alone() {
   Operation& op = blocking_;
   queue_.begin_alone(op);
   if (!op.done.load(std::memory_order_relaxed)) {
-    QueueWatch watch(queue_);
+    DriverWatch watch(queue_);
     HostSpin spin(queue_.spin(), watch, queue_.bell());
     for (;;) {
       if (queue_.step_alone(op)) {
@@ -228,7 +201,7 @@ std::vector<OperationQueue*> HostBackend::queues_of(std::span<const std::shared_
 Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
   const std::vector<OperationQueue*> queues = queues_of(batch);
   if (queues.empty()) return {};
-  BatchWatch watch(queues);
+  QueueWatch watch(queues);
   SpinSettings settings = queues[0]->spin();
   HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
   for (OperationQueue* q : queues) q->contend();

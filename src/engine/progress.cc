@@ -6,31 +6,6 @@
 #include <string>
 
 namespace rondo {
-namespace {
-
-class ProgressWatch final : public WaitObserver {
- public:
-  explicit ProgressWatch(OperationQueue& queue) : queue_(queue) {}
-  bool urgent() override {
-    if (queue_.transport().aborted_by() && queue_.drive()) {
-      queue_.check_abort();
-      queue_.leave();
-    }
-    return false;
-  }
-  bool give_up(uint64_t waited_ns) override {
-    if (queue_.drive()) {
-      queue_.diagnose(waited_ns);
-      queue_.leave();
-    }
-    return false;
-  }
-
- private:
-  OperationQueue& queue_;
-};
-
-}  // namespace
 
 Expected<std::unique_ptr<ProgressThread>> ProgressThread::create(OperationQueue& queue,
                                                                  const std::optional<Binding>& binding) {
@@ -81,7 +56,8 @@ void ProgressThread::loop() {
 }
 
 void ProgressThread::drive_while_needed() {
-  ProgressWatch watch(queue_);
+  OperationQueue* const queues[] = {&queue_};
+  QueueWatch watch(queues);
   HostSpin spin(queue_.spin().in_background(), watch, queue_.bell());
   while (!stop_ && queue_.needs_helper()) {
     bool moved = false;

@@ -163,21 +163,6 @@ bool OperationQueue::step() {
   return moved;
 }
 
-bool OperationQueue::step_any(uint64_t random) {
-  size_t started = 0;
-  while (started < active_.size() && (active_[started]->started || start(started))) ++started;
-  if (started == 0) return false;
-  const size_t i = random % started;
-  Operation& op = *active_[i];
-  op.waits_for_turn = i != 0;
-  const size_t lanes = op.program->lanes.size();
-  const auto lane = static_cast<uint32_t>(random / started % lanes);
-  const bool moved = op.lanes_left != 0 && !op.program->lanes[lane].empty() &&
-                     op.lanes[lane].loop < op.program->num_loops && executor_.step(op, lane);
-  const bool carried = carries_ && transport_.progress();
-  return retire_if_done(i) || moved || carried;
-}
-
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
   if (status.ok()) finish(op);

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <deque>
+#include <span>
 
 #include "engine/executor.h"
 #include "protocol/spin.h"
@@ -89,7 +90,6 @@ class OperationQueue {
   void admit(Operation& op);
   /// Runs one pass over all operations that may run. Returns true if a message moved.
   bool step();
-  bool step_any(uint64_t random);
   bool idle() const { return active_.empty(); }
   /// These run one operation of a blocking call on an idle queue, without admission. Call begin_alone, then step_alone
   /// until op.done.
@@ -138,6 +138,7 @@ class OperationQueue {
 
  private:
   friend class HostBackend;  // for HostBackend::run_once()
+  friend struct LaneByLane;  // tests/engine/cooperative_test.cc steps single lanes
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);
@@ -212,6 +213,31 @@ class OperationQueue {
   std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};
   Status failure_, cause_;  // written once, before failed_
+};
+
+/// Watches the queues of a wait. Takes the driver role of a queue to check it.
+class QueueWatch final : public WaitObserver {
+ public:
+  explicit QueueWatch(std::span<OperationQueue* const> queues) : queues_(queues) {}
+  bool urgent() override {
+    for (OperationQueue* q : queues_)
+      if (q->transport().aborted_by() && q->drive()) {
+        q->check_abort();
+        q->leave();
+      }
+    return false;
+  }
+  bool give_up(uint64_t waited_ns) override {
+    for (OperationQueue* q : queues_)
+      if (q->drive()) {
+        q->diagnose(waited_ns);
+        q->leave();
+      }
+    return false;
+  }
+
+ private:
+  const std::span<OperationQueue* const> queues_;
 };
 
 }  // namespace rondo

@@ -15,6 +15,25 @@
 #include "engine/host_backend.h"
 
 namespace rondo {
+
+// Steps one lane, chosen by a random number, of the operations that have started. Returns true if a message moved.
+struct LaneByLane {
+  static bool step(OperationQueue& q, uint64_t random) {
+    size_t started = 0;
+    while (started < q.active_.size() && (q.active_[started]->started || q.start(started))) ++started;
+    if (started == 0) return false;
+    const size_t i = random % started;
+    Operation& op = *q.active_[i];
+    op.waits_for_turn = i != 0;
+    const size_t lanes = op.program->lanes.size();
+    const auto lane = static_cast<uint32_t>(random / started % lanes);
+    const bool moved = op.lanes_left != 0 && !op.program->lanes[lane].empty() &&
+                       op.lanes[lane].loop < op.program->num_loops && q.executor_.step(op, lane);
+    const bool carried = q.carries_ && q.transport_.progress();
+    return q.retire_if_done(i) || moved || carried;
+  }
+};
+
 namespace {
 
 // Two all-reduces in flight on every rank: a rank may run ahead from the first to the second.
@@ -50,7 +69,7 @@ class Flight {
     for (uint64_t stuck = 0; !std::ranges::all_of(batch_, done);) {
       OperationQueue& q = impl_of(*comms_[random() % comms_.size()]).queue();
       if (!q.drive()) continue;
-      const bool moved = q.step_any(random());
+      const bool moved = LaneByLane::step(q, random());
       q.leave();
       stuck = moved ? 0 : stuck + 1;
       if (stuck > 10000 * (comms_.size() + batch_.size()))
