@@ -9,18 +9,9 @@
 namespace rondo::fsdp {
 namespace {
 
-// Adds the duration of its scope to *sum_ns.
-class Stopwatch {
- public:
-  explicit Stopwatch(uint64_t* sum_ns) : sum_ns_(sum_ns) {}
-  ~Stopwatch() {
-    *sum_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count());
-  }
-
- private:
-  uint64_t* const sum_ns_;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
+uint64_t ns_since(std::chrono::steady_clock::time_point begin) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+}
 
 }  // namespace
 
@@ -137,12 +128,11 @@ Status Engine::wait_gather(int u) {
   if (s.where == Where::kAway)
     return impl_->misuse(fmt::format("{} is waited for but was not gathered", impl_->name(u)));
   const uint64_t begin = trace_clock();
-  {
-    const Stopwatch watch(&impl_->stats.gather_wait_ns);
-    for (Work& w : s.gathers) RONDO_TRY(w.wait());
-    RONDO_TRY(impl_->line_error());
-    RONDO_TRY(impl_->device.wait(Line::kCompute, s.gathered.get()));
-  }
+  const auto since = std::chrono::steady_clock::now();
+  for (Work& w : s.gathers) RONDO_TRY(w.wait());
+  RONDO_TRY(impl_->line_error());
+  RONDO_TRY(impl_->device.wait(Line::kCompute, s.gathered.get()));
+  impl_->stats.gather_wait_ns += ns_since(since);
   impl_->span("waits", "gather ", u, begin);
   s.gathers.clear();
   s.where = Where::kHere;
@@ -208,14 +198,13 @@ Status Engine::wait_reduce(int u) {
   if (!s.reducing)
     return impl_->misuse(fmt::format("the reduction of {} is waited for but is not under way", impl_->name(u)));
   const uint64_t begin = trace_clock();
-  {
-    const Stopwatch watch(&impl_->stats.reduce_wait_ns);
-    for (Work& w : s.reductions) RONDO_TRY(w.wait());
-    if (!impl_->streams() && impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
-    RONDO_TRY(impl_->line_error());
-    RONDO_TRY(impl_->device.wait(Line::kCompute, s.reduced.get()));
-    if (impl_->offloads()) RONDO_TRY(impl_->device.await(s.reduced.get()));
-  }
+  const auto since = std::chrono::steady_clock::now();
+  for (Work& w : s.reductions) RONDO_TRY(w.wait());
+  if (!impl_->streams() && impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
+  RONDO_TRY(impl_->line_error());
+  RONDO_TRY(impl_->device.wait(Line::kCompute, s.reduced.get()));
+  if (impl_->offloads()) RONDO_TRY(impl_->device.await(s.reduced.get()));
+  impl_->stats.reduce_wait_ns += ns_since(since);
   impl_->span("waits", "reduction ", u, begin);
   s.reductions.clear();
   if (s.has_sum) RONDO_TRY(impl_->add_sum(u));

@@ -12,6 +12,7 @@
   }
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,29 +24,40 @@ using Json = nlohmann::json;
 /// Copying, writing or destroying a value may recurse at each level. This limit bounds that for foreign input.
 constexpr int kMostDepth = 64;
 
-/// True if brackets outside of strings are nested deeper than `most`. O(bytes). The text need not be JSON.
-inline bool is_deeper(std::string_view text, int most) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > most) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
+/// Reads a text before it becomes a value: its depth, and a repeated key of the outermost object. JSON keeps one of two
+/// equal keys, and that would hide a tensor. (A parser callback would be quadratic: with one, the parser looks through
+/// the whole object again after each member.)
+struct JsonScan final : Json::json_sax_t {
+  explicit JsonScan(int most_depth) : most(most_depth) {}
+  bool start_object(size_t) override { return ++depth <= most; }
+  bool end_object() override { return --depth >= 0; }
+  bool start_array(size_t) override { return ++depth <= most; }
+  bool end_array() override { return --depth >= 0; }
+  bool key(std::string& name) override {
+    if (depth == 1 && !seen.insert(name).second) twice = name;
+    return true;
   }
-  return false;
-}
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
-/// Returns a discarded value (is_discarded()) if the text is not JSON or is nested deeper than `most`.
-inline Json parse_json(std::string_view text, int most = kMostDepth) {
-  if (is_deeper(text, most)) return Json(Json::value_t::discarded);
+  const int most;
+  int depth = 0;
+  std::set<std::string> seen;
+  std::string twice;
+};
+
+/// Returns a discarded value (is_discarded()) if the text is not JSON or is nested deeper than `most`. Sets `twice` to
+/// a repeated key of the outermost object, if there is one.
+inline Json parse_json(std::string_view text, int most = kMostDepth, std::string* twice = nullptr) {
+  JsonScan scan(most);
+  if (!Json::sax_parse(text.begin(), text.end(), &scan)) return Json(Json::value_t::discarded);
+  if (twice != nullptr) *twice = scan.twice;
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 

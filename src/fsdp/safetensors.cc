@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <tuple>
 
 #include "base/codec.h"
@@ -24,38 +23,12 @@ Status bad_file(const std::string& file, const std::string& tensor, const std::s
   return bad_file(file, fmt::format("tensor '{}': {}", tensor, why));
 }
 
-// Finds a repeated key. JSON keeps one of two equal keys, and that would hide a tensor. (A parser callback would be
-// quadratic: with one, the parser looks through the whole object again after each member.)
-struct FindTwice final : Json::json_sax_t {
-  std::set<std::string> seen;
-  std::string twice;
-  int depth = 0;
-
-  bool start_object(size_t) override { return ++depth > 0; }
-  bool end_object() override { return --depth >= 0; }
-  bool start_array(size_t) override { return ++depth > 0; }
-  bool end_array() override { return --depth >= 0; }
-  bool key(std::string& name) override {
-    if (depth == 1 && !seen.insert(name).second) twice = name;
-    return true;
-  }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(Json::number_integer_t) override { return true; }
-  bool number_unsigned(Json::number_unsigned_t) override { return true; }
-  bool number_float(Json::number_float_t, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(Json::binary_t&) override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-};
-
 Expected<Json> parse_header(std::string_view text, const std::string& file) {
-  Json json = parse_json(text);
+  std::string twice;
+  Json json = parse_json(text, kMostDepth, &twice);
   if (!json.is_object())
     return bad_file(file, fmt::format("its header is not a JSON object or is nested deeper than {}", kMostDepth));
-  FindTwice keys;
-  (void)Json::sax_parse(text.begin(), text.end(), &keys);
-  if (!keys.twice.empty()) return bad_file(file, keys.twice, "it occurs twice");
+  if (!twice.empty()) return bad_file(file, twice, "it occurs twice");
   return json;
 }
 
@@ -148,12 +121,6 @@ std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& s
   for (const uint64_t n : shape)
     if (__builtin_mul_overflow(bytes, n, &bytes)) return std::nullopt;
   return bytes;
-}
-
-const TensorEntry* Safetensors::find(std::string_view name) const {
-  for (const TensorEntry& t : tensors)
-    if (t.name == name) return &t;
-  return nullptr;
 }
 
 Expected<std::string> encode_safetensors(Safetensors* file) {

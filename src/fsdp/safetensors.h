@@ -32,7 +32,6 @@ struct TensorEntry {
 struct Safetensors {
   std::map<std::string, std::string> metadata;
   std::vector<TensorEntry> tensors;  // in file order
-  const TensorEntry* find(std::string_view name) const;
 };
 
 /// The safetensors name, for example "F32".

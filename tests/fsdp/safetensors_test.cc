@@ -37,10 +37,8 @@ TEST(Safetensors, AreReadAsTheyWereWritten) {
   ASSERT_TRUE(back.ok()) << back.status().to_string();
   EXPECT_EQ(back->metadata, file.metadata);
   ASSERT_EQ(back->tensors.size(), file.tensors.size());
-  for (const TensorEntry& t : file.tensors) {
-    ASSERT_NE(back->find(t.name), nullptr);
-    EXPECT_EQ(*back->find(t.name), t);
-  }
+  for (const TensorEntry& t : file.tensors)
+    EXPECT_EQ(std::count(back->tensors.begin(), back->tensors.end(), t), 1) << t.name;
 }
 
 TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
