@@ -20,36 +20,6 @@ Expected<UniqueId> id_at_place(bool open) {
   return Communicator::unique_id_at(process().environment().comm_id, "NCCL_COMM_ID", open);
 }
 
-Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
-  if (out == nullptr) return null_argument("comm");
-  RONDO_TRY_ASSIGN(CommConfig own, read_config(config));
-  if (nranks < 1 || nranks > kMostRanks)
-    return bad_argument(fmt::format("nranks is {}: expected 1 to {}", nranks, kMostRanks));
-  if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
-  process().announce();
-  auto comm = Comm::create(std::move(own));
-  comm->hash = hash_of_id(rondo_id(id));
-  publish(out, comm->handle);  // before it is made, so that another thread can abort the creation
-  const auto run = [comm, nranks, id, rank]() -> Status {
-    UniqueId meet = rondo_id(id);
-    if (!process().environment().comm_id.empty()) {
-      RONDO_TRY_ASSIGN(meet, id_at_place(rank == 0));
-    }
-    Config how;
-    how.abort = comm->token;
-    how.memory = comm->memory;
-    how.device = comm->device;
-    RONDO_TRY_ASSIGN(how.settings, settings_of(comm->config));
-    RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
-    comm->become(std::move(made));
-    if (process().log().has(LogLevel::kInfo))
-      process().log().info(
-          fmt::format("communicator {:#x} {}: rank {} of {} is made", comm->hash, comm->config.name, rank, nranks));
-    return {};
-  };
-  return Group::mine().add(Setup{comm, nullptr, out, run});
-}
-
 Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   if (out == nullptr) return null_argument("comm");
   if (ndev < 1 || ndev > kMostRanks) return bad_argument(fmt::format("ndev is {}: expected 1 to {}", ndev, kMostRanks));
@@ -103,6 +73,38 @@ void destroy(Comm& comm) {
 }
 
 }  // namespace
+
+Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config,
+                 bool may_be_at_place) {
+  if (out == nullptr) return null_argument("comm");
+  RONDO_TRY_ASSIGN(CommConfig own, read_config(config));
+  if (nranks < 1 || nranks > kMostRanks)
+    return bad_argument(fmt::format("nranks is {}: expected 1 to {}", nranks, kMostRanks));
+  if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
+  process().announce();
+  auto comm = Comm::create(std::move(own));
+  comm->hash = hash_of_id(rondo_id(id));
+  publish(out, comm->handle);  // before it is made, so that another thread can abort the creation
+  const auto run = [comm, nranks, id, rank, may_be_at_place]() -> Status {
+    UniqueId meet = rondo_id(id);
+    if (may_be_at_place && !process().environment().comm_id.empty()) {
+      RONDO_TRY_ASSIGN(meet, id_at_place(rank == 0));
+    }
+    Config how;
+    how.abort = comm->token;
+    how.memory = comm->memory;
+    how.device = comm->device;
+    RONDO_TRY_ASSIGN(how.settings, settings_of(comm->config));
+    RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
+    comm->become(std::move(made));
+    if (process().log().has(LogLevel::kInfo))
+      process().log().info(
+          fmt::format("communicator {:#x} {}: rank {} of {} is made", comm->hash, comm->config.name, rank, nranks));
+    return {};
+  };
+  return Group::mine().add(Setup{comm, nullptr, out, run});
+}
+
 }  // namespace rondo::nccl
 
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
@@ -117,12 +119,12 @@ RONDO_NCCL(ncclResult_t, GetUniqueId)(ncclUniqueId* id) {
 }
 
 RONDO_NCCL(ncclResult_t, CommInitRank)(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
-  return report_in_group(init_rank(comm, nranks, id, rank, nullptr));
+  return report_in_group(init_rank(comm, nranks, id, rank, nullptr, true));
 }
 
 RONDO_NCCL(ncclResult_t, CommInitRankConfig)
 (ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  return report_in_group(init_rank(comm, nranks, id, rank, config));
+  return report_in_group(init_rank(comm, nranks, id, rank, config, true));
 }
 
 // One rendezvous, the first id's, serves every number of ranks. The other ids are not used.
@@ -131,7 +133,7 @@ RONDO_NCCL(ncclResult_t, CommInitRankScalable)
   if (ids == nullptr) return report_in_group(null_argument("commIds"));
   if (num_ids < 1 || num_ids > nranks)
     return report_in_group(bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks)));
-  return report_in_group(init_rank(comm, nranks, ids[0], rank, config));
+  return report_in_group(init_rank(comm, nranks, ids[0], rank, config, true));
 }
 
 RONDO_NCCL(ncclResult_t, CommInitAll)(ncclComm_t* comms, int ndev, const int* devices) {

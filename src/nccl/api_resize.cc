@@ -133,23 +133,6 @@ Status grow_old(Comm& parent, int nranks, const ncclUniqueId* id, ncclComm_t* ou
   return Group::mine().add(Setup{child, parent.shared_from_this(), out, run});
 }
 
-Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config) {
-  if (id == nullptr) return null_argument("uniqueId, which a new rank needs,");
-  RONDO_TRY_ASSIGN(CommConfig own, read_config(config));
-  if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
-  process().announce();
-  auto child = Comm::create(std::move(own));
-  child->hash = hash_of_id(rondo_id(*id));
-  publish(out, child->handle);
-  const auto run = [child, nranks, rank, meet = rondo_id(*id)]() -> Status {
-    RONDO_TRY_ASSIGN(const Config how, config_of(*child));
-    RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
-    child->become(std::move(made));
-    return {};
-  };
-  return Group::mine().add(Setup{child, nullptr, out, run});
-}
-
 }  // namespace
 }  // namespace rondo::nccl
 
@@ -180,7 +163,10 @@ RONDO_NCCL(ncclResult_t, CommGetUniqueId)(ncclComm_t handle, ncclUniqueId* id) {
 RONDO_NCCL(ncclResult_t, CommGrow)
 (ncclComm_t handle, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* larger, ncclConfig_t* config) {
   if (larger == nullptr) return report_in_group(null_argument("newcomm"));
-  if (handle == nullptr) return report_in_group(grow_new(nranks, id, rank, larger, config));
+  if (handle == nullptr) {
+    if (id == nullptr) return report_in_group(null_argument("uniqueId, which a new rank needs,"));
+    return report_in_group(init_rank(larger, nranks, *id, rank, config, false));
+  }
   return on_comm_in_group(handle, [=](Comm& comm) {
     if (rank == -1) return grow_old(comm, nranks, id, larger, config);
     return bad_argument(fmt::format("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank));

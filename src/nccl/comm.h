@@ -12,7 +12,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,7 +25,6 @@
 #include "base/forks.h"
 #include "nccl/abi.h"
 #include "nccl/config.h"
-#include "nccl/job.h"
 #include "nccl/result.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
@@ -34,6 +36,16 @@ struct PremulOperator {
   Dtype dtype = Dtype::kFloat32;
   const void* later = nullptr;       // ncclScalarDevice: read when the call runs
   alignas(8) std::byte now[8] = {};  // ncclScalarHostImmediate: one element of dtype
+};
+
+/// The work of a group of nonblocking calls, on its own thread. Thread safety: any thread.
+struct Job {
+  std::vector<std::weak_ptr<Comm>> comms;  // the work owns them until it is done
+  std::shared_future<Status> result;
+
+  bool done() const { return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  /// Runs `work` on a new thread. The job is stored in its communicators before it begins.
+  static void start(const std::vector<std::shared_ptr<Comm>>& comms, std::function<Status()> work);
 };
 
 struct Comm : std::enable_shared_from_this<Comm> {

@@ -70,6 +70,11 @@ class Group {
   Contents contents_;
 };
 
+/// Adds the making of this rank's communicator to the group. Its ranks meet at `id`, or at NCCL_COMM_ID's address if
+/// that is set and may_be_at_place.
+Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config,
+                 bool may_be_at_place);
+
 /// Reports the status of a call that may be in a group, which an error ends too. Without a communicator the version of
 /// the last group's callers determines the result code.
 ncclResult_t report_in_group(const Status& status, Comm* comm = nullptr);
