@@ -25,18 +25,12 @@ std::string Machine::why_blocked(uint32_t lane, bool named, bool* for_want_of_ro
   const std::string place = fmt::format("rank {} lane {} pc {}{} waits for ", l.rank, l.index, l.pc,
                                         line.empty() ? "" : fmt::format(" ({})", line));
   if (i.verb == Verb::kWait) return place + fmt::format("its lane {} to finish pc {}", i.src_first, i.dst_first);
-  if (i.has(kVerbRecv)) {
-    const SetTable& set = op.set(l.rank, i.recv_set);
-    for (uint32_t k = 0; k < set.recv_num; ++k) {
-      const uint32_t end = op.recv_ends[set.recv_begin + k];
-      const Connection& c = p_.connections[p_.ends[end].connection];
-      if (head_[end] == tail_[p_.ends[end].connection])
-        return place + fmt::format("a message from rank {} (tag {})", c.writer, c.tag) + never_sent(l, c, head_[end]);
-    }
+  for (const uint32_t end : op.receives(l.rank, i)) {
+    const Connection& c = p_.connections[p_.ends[end].connection];
+    if (head_[end] == tail_[p_.ends[end].connection])
+      return place + fmt::format("a message from rank {} (tag {})", c.writer, c.tag) + never_sent(l, c, head_[end]);
   }
-  const SetTable& set = op.set(l.rank, i.send_set);
-  for (uint32_t k = 0; i.has(kVerbSend) && k < set.send_num; ++k) {
-    const uint32_t connection = op.send_connections[set.send_begin + k];
+  for (const uint32_t connection : op.sends(l.rank, i)) {
     const Connection& c = p_.connections[connection];
     for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end)
       if (tail_[connection] - head_[end] >= depth()) {
@@ -95,7 +89,11 @@ void Machine::finish() {
   }
   out_.sent_elems = *std::max_element(sent_elems_.begin(), sent_elems_.end());
   out_.host_sent_elems = *std::max_element(host_sent_elems_.begin(), host_sent_elems_.end());
-  out_.failure = memory_.check_results(&out_.order_fingerprint);
+  for (uint16_t op = 0; op < p_.ops.size() && !out_.failure; ++op)
+    if (auto wrong = memory_.check_results(op, &out_.order_fingerprint)) {
+      out_.failure = std::move(wrong);
+      out_.failure->op = op;
+    }
   if (!out_.failure && o_.races) check_exits();
   if (!out_.failure && heard_words_ != 0) check_barriers();
   out_.traffic_fingerprint = out_.order_fingerprint;

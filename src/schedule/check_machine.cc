@@ -77,9 +77,7 @@ void Machine::count_messages() {
           for (uint32_t w = 0; w < memory_.num_windows(); ++w)
             messages += memory_.elems(schedule_of(l), 0, unrolled(schedule_of(l), i, k), w).value_or(0) != 0 ? 1 : 0;
       }
-      const SetTable& set = p_.ops[0].set(l.rank, i.send_set);
-      for (uint32_t k = 0; k < set.send_num; ++k)
-        first_ops_messages_[p_.ops[0].send_connections[set.send_begin + k]] += messages;
+      for (const uint32_t connection : p_.ops[0].sends(l.rank, i)) first_ops_messages_[connection] += messages;
     }
   }
 }
@@ -104,10 +102,7 @@ void Machine::run_lane(uint32_t lane) {
     uint64_t elems = 0;
     if (!credit) {
       const std::optional<uint64_t> length = memory_.elems(schedule_of(l), l.op, i, window(l));
-      if (!length.has_value()) {
-        fail(lane, "moves chunks into chunks of another length");
-        return;
-      }
+      if (!length.has_value()) return fail(lane, "moves chunks into chunks of another length");
       elems = *length;
     }
     if (credit || elems != 0) {  // there are no messages without elements
@@ -164,25 +159,17 @@ bool Machine::pass_wait(uint32_t lane, const Instruction& i) {
 bool Machine::is_ready(uint32_t lane, const Instruction& i) {
   if (i.is(kFlagDirect)) return true;
   const LaneState& l = lanes_[lane];
-  const OpTable& op = p_.ops[l.op];
-  if (i.has(kVerbRecv)) {
-    const SetTable& set = op.set(l.rank, i.recv_set);
-    for (uint32_t k = 0; k < set.recv_num; ++k) {
-      const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
-      if (l.op != 0 && head_[end] < first_ops_messages_[connection]) return next_ops_reader_[end] = lane, false;
-      if (head_[end] == tail_[connection]) return waiting_reader_[end] = lane, false;
-    }
+  for (const uint32_t end : p_.ops[l.op].receives(l.rank, i)) {
+    const uint32_t connection = p_.ends[end].connection;
+    if (l.op != 0 && head_[end] < first_ops_messages_[connection]) return next_ops_reader_[end] = lane, false;
+    if (head_[end] == tail_[connection]) return waiting_reader_[end] = lane, false;
   }
-  if (i.has(kVerbSend)) {
-    const SetTable& set = op.set(l.rank, i.send_set);
-    for (uint32_t k = 0; k < set.send_num; ++k) {
-      const uint32_t connection = op.send_connections[set.send_begin + k];
-      const Connection& c = p_.connections[connection];
-      if (l.op != 0 && tail_[connection] < first_ops_messages_[connection])
-        return next_ops_writer_[connection] = lane, false;
-      for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end)
-        if (tail_[connection] - head_[end] >= depth()) return waiting_writer_[connection] = lane, false;
-    }
+  for (const uint32_t connection : p_.ops[l.op].sends(l.rank, i)) {
+    const Connection& c = p_.connections[connection];
+    if (l.op != 0 && tail_[connection] < first_ops_messages_[connection])
+      return next_ops_writer_[connection] = lane, false;
+    for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end)
+      if (tail_[connection] - head_[end] >= depth()) return waiting_writer_[connection] = lane, false;
   }
   return true;
 }
@@ -200,26 +187,22 @@ void Machine::perform(uint32_t lane, const Instruction& i, uint64_t elems) {
 
 void Machine::receive(uint32_t lane, const Instruction& i, uint64_t elems) {
   LaneState& l = lanes_[lane];
-  const OpTable& op = p_.ops[l.op];
-  const SetTable& set = op.set(l.rank, i.recv_set);
-  for (uint32_t k = 0; k < set.recv_num; ++k) {
-    const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
+  for (const uint32_t end : p_.ops[l.op].receives(l.rank, i)) {
+    const uint32_t connection = p_.ends[end].connection;
+    const Rank writer = p_.connections[connection].writer;
     const uint64_t number = head_[end];
     const Message& m = messages_[slot(connection, number)];
-    if (m.elems != elems) {
-      fail(lane, fmt::format("expects {} elements from rank {}, which sends {}", elems,
-                             p_.connections[connection].writer, m.elems));
-      return;
-    }
+    if (m.elems != elems)
+      return fail(lane, fmt::format("expects {} elements from rank {}, which sends {}", elems, writer, m.elems));
     memory_.add_message(&m.value);
     l.depth = std::max(l.depth, m.depth);
-    l.crossings = std::max(l.crossings, m.crossings + (crosses(p_.connections[connection].writer, l.rank) ? 1 : 0));
+    l.crossings = std::max(l.crossings, m.crossings + (crosses(writer, l.rank) ? 1 : 0));
     join(heard(lane), message_heard(slot(connection, number)));
     if (o_.races) memory_.races().join(lane, &message_clocks_[slot(connection, number) * lanes_.size()]);
   }
   // The values are read before the slots are reused: a woken writer runs only after this lane has stopped.
-  for (uint32_t k = 0; k < set.recv_num; ++k) {
-    const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
+  for (const uint32_t end : p_.ops[l.op].receives(l.rank, i)) {
+    const uint32_t connection = p_.ends[end].connection;
     ++head_[end];
     wake(waiting_writer_[connection]);
     if (l.op == 0 && p_.ops.size() > 1 && head_[end] == first_ops_messages_[connection]) wake(next_ops_reader_[end]);
@@ -228,10 +211,7 @@ void Machine::receive(uint32_t lane, const Instruction& i, uint64_t elems) {
 
 void Machine::post(uint32_t lane, const Instruction& i, uint64_t elems) {
   const LaneState& l = lanes_[lane];
-  const OpTable& op = p_.ops[l.op];
-  const SetTable& set = op.set(l.rank, i.send_set);
-  for (uint32_t k = 0; k < set.send_num; ++k) {
-    const uint32_t connection = op.send_connections[set.send_begin + k];
+  for (const uint32_t connection : p_.ops[l.op].sends(l.rank, i)) {
     const Connection& c = p_.connections[connection];
     const uint64_t number = tail_[connection]++;
     const Value value = i.is(kFlagCredit) ? Value{} : memory_.result();

@@ -380,15 +380,6 @@ std::optional<Failure> Memory::check_results(size_t op, uint64_t* order_fingerpr
   return std::nullopt;
 }
 
-std::optional<Failure> Memory::check_results(uint64_t* order_fingerprint) const {
-  for (size_t op = 0; op < ops_.size(); ++op)
-    if (auto failure = check_results(op, order_fingerprint)) {
-      failure->op = static_cast<int>(op);
-      return failure;
-    }
-  return std::nullopt;
-}
-
 std::optional<Races::Epoch> Memory::uncovered(uint16_t op, Rank rank, const uint32_t* clock) const {
   const OpMemory& m = ops_[op];
   const uint64_t num = uint64_t{m.num_places()} * windows_;

@@ -36,8 +36,8 @@ class Memory {
   std::optional<std::string> compute(const RankSchedule& r, const Instruction& i);
   const Value& result() const { return result_; }
 
-  /// The collective's postcondition, and the fingerprint of all expression trees.
-  std::optional<Failure> check_results(uint64_t* order_fingerprint) const;
+  /// An operation's postcondition. Adds the fingerprint of its expression trees.
+  std::optional<Failure> check_results(size_t op, uint64_t* order_fingerprint) const;
   /// An access to the rank's buffers that `clock` does not cover.
   std::optional<Races::Epoch> uncovered(uint16_t op, Rank rank, const uint32_t* clock) const;
 
@@ -74,7 +74,6 @@ class Memory {
   std::optional<std::string> reduce(const RankSchedule& r, const Instruction& i);
   std::optional<std::string> judge(Value& v, const RankSchedule& r, const Instruction& i) const;
   std::optional<std::string> check_result(size_t op, Rank rank, uint32_t chunk, uint32_t window) const;
-  std::optional<Failure> check_results(size_t op, uint64_t* order_fingerprint) const;
   uint64_t rank_order_tree(uint32_t elem) const;
 
   // Error texts.

@@ -37,8 +37,7 @@ std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, c
   auto missing = [&](const char* act, Rank rank, Buffer b, uint16_t chunk) -> std::optional<Failure> {
     if (Conditions::holds(s.collective, s.root, rank, b)) return std::nullopt;
     const std::string whose = rank == r.rank ? "" : fmt::format(" of rank {}", rank);
-    return Failure{
-        fmt::format("{} {}[{}]{}, but {}", act, b == Buffer::kIn ? "in" : "out", chunk, whose, holder_text(s, b))};
+    return Failure{fmt::format("{} {}{}, but {}", act, chunk_text(b, chunk), whose, holder_text(s, b))};
   };
   if (i.has(kVerbSrc))
     if (auto f = missing("reads", r.rank, i.src_buffer(), i.src_first)) return f;
@@ -239,14 +238,20 @@ std::optional<Failure> Program::scan(uint32_t op) {
   return std::nullopt;
 }
 
-bool Program::marked(uint32_t id) {
+std::optional<Failure> Program::claim(uint32_t id, const Connection& c, uint32_t* owner, uint32_t lane,
+                                      std::string_view done) {
   if (mark_.size() <= id) mark_.resize(std::max(ends.size(), connections.size()) + 1, 0);
-  return std::exchange(mark_[id], stamp_) == stamp_;
+  if (std::exchange(mark_[id], stamp_) == stamp_) return Failure{"names a connection twice in one set"};
+  if (*owner != kNone && *owner != lane)
+    return Failure{fmt::format("{} is {} by two lanes: give the messages of each lane a tag of their own",
+                               connection_text(c), done)};
+  *owner = lane;
+  return std::nullopt;
 }
 
 std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane) {
   OpTable& table = ops[op];
-  SetTable& entry = table.sets[table.set_base[static_cast<size_t>(r.rank)] + set];
+  SetTable& entry = table.set(r.rank, set);
   entry.send_begin = static_cast<uint32_t>(table.send_connections.size());
   const PortSet& ports = r.port_sets[set];
   ++stamp_;
@@ -285,11 +290,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
       for (uint32_t k = 0; same && k < c.num_ends; ++k) same = ends[c.first_end + k].reader == readers[k];
       if (!same) return Failure{connection_text(c) + " is meant for different readers elsewhere"};
     }
-    if (marked(id)) return Failure{"names a connection twice in one set"};
-    if (writing_lane_[id] != kNone && writing_lane_[id] != lane)
-      return Failure{connection_text(connections[id]) +
-                     " is written by two lanes: give the messages of each lane a tag of their own"};
-    writing_lane_[id] = lane;
+    if (auto f = claim(id, connections[id], &writing_lane_[id], lane, "written")) return f;
     written_in_[id] |= static_cast<uint8_t>(1u << op);
     table.send_connections.push_back(id);
   }
@@ -299,7 +300,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
 
 std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane) {
   OpTable& table = ops[op];
-  SetTable& entry = table.sets[table.set_base[static_cast<size_t>(r.rank)] + set];
+  SetTable& entry = table.set(r.rank, set);
   entry.recv_begin = static_cast<uint32_t>(table.recv_ends.size());
   ++stamp_;
   for (const Port& port : r.port_sets[set]) {
@@ -315,10 +316,7 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
                                         [](const End& e, Rank rank) { return e.reader < rank; });
     if (found == last || found->reader != r.rank) return Failure{connection_text(c) + " is not meant for this reader"};
     const uint32_t end = static_cast<uint32_t>(found - ends.begin());
-    if (marked(end)) return Failure{"names a connection twice in one set"};
-    if (reading_lane_[end] != kNone && reading_lane_[end] != lane)
-      return Failure{connection_text(c) + " is read by two lanes: give the messages of each lane a tag of their own"};
-    reading_lane_[end] = lane;
+    if (auto f = claim(end, c, &reading_lane_[end], lane, "read")) return f;
     read_in_[end] |= static_cast<uint8_t>(1u << op);
     table.recv_ends.push_back(end);
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -56,7 +57,17 @@ struct OpTable {
   bool direct = false;
 
   Words words() const { return Words(*schedule, line_of); }
+  SetTable& set(Rank rank, uint16_t index) { return sets[set_base[static_cast<size_t>(rank)] + index]; }
   const SetTable& set(Rank rank, uint16_t index) const { return sets[set_base[static_cast<size_t>(rank)] + index]; }
+  /// The reading ends, or the connections, of an instruction's port set; none if it does not receive or send.
+  std::span<const uint32_t> receives(Rank rank, const Instruction& i) const {
+    const SetTable& s = set(rank, i.recv_set);
+    return {recv_ends.data() + s.recv_begin, i.has(kVerbRecv) ? s.recv_num : 0};
+  }
+  std::span<const uint32_t> sends(Rank rank, const Instruction& i) const {
+    const SetTable& s = set(rank, i.send_set);
+    return {send_connections.data() + s.send_begin, i.has(kVerbSend) ? s.send_num : 0};
+  }
 };
 
 /// One of the schedules that are proven together.
@@ -84,7 +95,8 @@ class Program {
   std::optional<Failure> use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
   std::optional<Failure> use_recv_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
   std::optional<Failure> check_ends() const;
-  bool marked(uint32_t id);  // already seen in this port set?
+  /// Makes `lane` the only one that uses an end (`id`, of connection c), once in each port set.
+  std::optional<Failure> claim(uint32_t id, const Connection& c, uint32_t* owner, uint32_t lane, std::string_view done);
 
   std::unordered_map<uint64_t, uint32_t> by_name_;
   std::vector<uint32_t> writing_lane_, reading_lane_;  // of the current operation

@@ -11,10 +11,9 @@ namespace rondo {
 
 std::string instruction_text(const RankSchedule& schedule, const Instruction& i) {
   if (i.verb == Verb::kWait) return fmt::format("wait for lane {} pc {}", i.src_first, i.dst_first);
-  constexpr std::string_view kNames[] = {"in", "out", "scratch", "?"};
-  auto chunks = [&](Buffer b, int first) {
-    const std::string_view name = kNames[std::min(3, static_cast<int>(b))];
-    return i.num_chunks == 1 ? fmt::format("{}[{}]", name, first) : fmt::format("{}[{}+{}]", name, first, i.num_chunks);
+  auto chunks = [&](Buffer b, uint16_t first) {
+    return i.num_chunks == 1 ? check::chunk_text(b, first)
+                             : fmt::format("{}[{}+{}]", check::buffer_name(b), first, i.num_chunks);
   };
   std::string text(verb_name(i.verb));
   auto add = [&text](std::string part) { text += (text.find(' ') == std::string::npos ? " " : ", ") + part; };
@@ -50,10 +49,12 @@ uint64_t num_messages(const Instruction& i) { return i.is(kFlagCredit) ? 1 : i.n
 
 }  // namespace
 
-std::string chunk_text(Buffer b, uint32_t chunk) {
-  constexpr std::string_view kNames[] = {"in", "out", "scratch"};
-  return fmt::format("{}[{}]", kNames[static_cast<int>(b)], chunk);
+std::string_view buffer_name(Buffer b) {
+  constexpr std::string_view kNames[] = {"in", "out", "scratch", "?"};
+  return kNames[std::min(3, static_cast<int>(b))];
 }
+
+std::string chunk_text(Buffer b, uint32_t chunk) { return fmt::format("{}[{}]", buffer_name(b), chunk); }
 
 std::string ranks_text(uint64_t mask) {
   std::string text = "{";

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rondo/schedule.h"
@@ -56,6 +57,8 @@ class Words {
   const LineOf& line_of_;
 };
 
+/// "in".
+std::string_view buffer_name(Buffer b);
 /// "in[2]".
 std::string chunk_text(Buffer b, uint32_t chunk);
 /// "{0 3}" for the bits set.

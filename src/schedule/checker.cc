@@ -156,13 +156,15 @@ class Proof {
     if (!claims_.cost) return true;
     const Cost& cost = *claims_.cost;
     const int64_t measured = report_.sent_chunks * cost.sent_den, claimed = cost.sent_num * report_.total_chunks;
-    if (claims_.cost_is_bound ? report_.steps > cost.steps : report_.steps != cost.steps)
+    const auto differs = [&](int64_t found, int64_t stated) {
+      return claims_.cost_is_bound ? found > stated : found != stated;
+    };
+    if (differs(report_.steps, cost.steps))
       return fail({fmt::format("takes {} steps where {} are claimed", report_.steps, cost.steps)});
-    const bool stated = cost.crossings >= 0;
-    if (stated && (claims_.cost_is_bound ? report_.crossings > cost.crossings : report_.crossings != cost.crossings))
+    if (cost.crossings >= 0 && differs(report_.crossings, cost.crossings))
       return fail(
           {fmt::format("crosses between hosts {} times where {} are claimed", report_.crossings, cost.crossings)});
-    if (claims_.cost_is_bound ? measured > claimed : measured != claimed)
+    if (differs(measured, claimed))
       return fail({fmt::format("sends {}/{} S from its busiest rank where {}/{} are claimed", report_.sent_chunks,
                                report_.total_chunks, cost.sent_num, cost.sent_den)});
     return true;

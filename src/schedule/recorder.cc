@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
+#include "schedule/check_text.h"
+
 namespace rondo {
 
 namespace {
 
-constexpr std::string_view kBufferNames[] = {"in", "out", "scratch"};
 constexpr int kMost = 65535;  // chunks, lanes and port sets: 16 bits in an instruction
 
 size_t hash_ports(const PortSet& set) {
@@ -114,7 +115,7 @@ uint16_t Recorder::intern(const PortSet* set, bool sends) {
 
 uint16_t Recorder::operand(const Chunk& c, int num) {
   const int all = s_.chunks(c.buffer);
-  const std::string_view name = kBufferNames[static_cast<int>(c.buffer)];
+  const std::string_view name = check::buffer_name(c.buffer);
   if (c.num != num) {
     wrong(fmt::format("moves {} chunk{} to {}: source and destination need the same number", num, num == 1 ? "" : "s",
                       c.num));
