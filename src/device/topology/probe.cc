@@ -1,19 +1,17 @@
 #include "device/topology/probe.h"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <memory>
+#include <filesystem>
 #include <vector>
 
+#include "base/read_file.h"
 #include "device/driver/driver.h"
 #include "device/topology/nvml.h"
 
@@ -30,13 +28,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 int attribute(const Driver* d, int which, Device device) {
   int value = 0;
   return d->device_attribute(&value, which, device) == cuda::kSuccess ? value : 0;
@@ -46,28 +37,23 @@ CpuVendor cpu_vendor(const std::string& root) {
 #if defined(__aarch64__) || defined(__arm__)
   return CpuVendor::kArm;
 #else
-  std::ifstream file(root + "/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.find("GenuineIntel") != std::string::npos) return CpuVendor::kIntel;
-    if (line.find("AuthenticAMD") != std::string::npos) return CpuVendor::kAmd;
-  }
-  return CpuVendor::kOther;
+  const std::string first_cpu = read_file(root + "/proc/cpuinfo").value_or("");
+  if (first_cpu.find("GenuineIntel") != std::string::npos) return CpuVendor::kIntel;
+  return first_cpu.find("AuthenticAMD") != std::string::npos ? CpuVendor::kAmd : CpuVendor::kOther;
 #endif
 }
 
 // A group of type "identity" is not translated; "DMA" and "DMA-FQ" translate. Without groups there is no IOMMU.
 Known iommu_translates(const std::string& root, const std::string& pci) {
-  const std::string type = first_line(root + "/sys/bus/pci/devices/" + pci + "/iommu_group/type");
+  const std::string type = first_line_of(root + "/sys/bus/pci/devices/" + pci + "/iommu_group/type");
   if (!type.empty()) return type == "identity" ? Known::kNo : Known::kYes;
-  const std::unique_ptr<DIR, int (*)(DIR*)> groups(opendir((root + "/sys/kernel/iommu_groups").c_str()), closedir);
-  if (groups == nullptr) return Known::kUnknown;
-  while (const dirent* entry = readdir(groups.get()))
-    if (entry->d_name[0] != '.') return Known::kUnknown;
-  return Known::kNo;
+  std::error_code unknown;
+  const bool no_groups = std::filesystem::is_empty(root + "/sys/kernel/iommu_groups", unknown);
+  return no_groups && !unknown ? Known::kNo : Known::kUnknown;
 }
 
 int numa_node_of_pci(const std::string& root, const std::string& pci) {
-  const std::string numa = first_line(root + "/sys/bus/pci/devices/" + pci + "/numa_node");
+  const std::string numa = first_line_of(root + "/sys/bus/pci/devices/" + pci + "/numa_node");
   return numa.empty() ? -1 : std::atoi(numa.c_str());
 }
 
@@ -139,8 +125,8 @@ PciPath path_of_level(int level) {
 }
 
 std::string kernel_path(const std::string& root, const std::string& pci) {
-  char path[PATH_MAX];
-  return realpath((root + "/sys/bus/pci/devices/" + pci).c_str(), path) != nullptr ? path : std::string();
+  std::error_code missing;
+  return std::filesystem::canonical(root + "/sys/bus/pci/devices/" + pci, missing);
 }
 
 Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& handles, size_t a, size_t b,
