@@ -1,11 +1,11 @@
 // Host reduce and copy kernels: several sources, several sinks, one pass.
 //
-// Every kernel is compiled once per SIMD level (src/kernels/README.md has the method and the measurements) and selected
-// at run time. Contract: sources are combined left to right, src[0] op src[1] op ..., in the accumulator type of the
-// dtype (fp32 for 8- and 16-bit floats), rounded once per sink. A sink may be the same memory as a source (in place,
-// same first element); otherwise sinks and sources do not overlap. Only the element's own alignment is required. The
-// bits of results do not depend on the SIMD level, the alignment or the position in the array. num_elems may be 0. No
-// global state; thread-safe.
+// Every kernel is compiled once per SIMD level (src/kernels/README.md has the method) and selected at run time.
+// Contract: sources are combined left to right, src[0] op src[1] op ..., in the accumulator type of the dtype (fp32 for
+// 8- and 16-bit floats), rounded once per sink. A sink may be the same memory as a source (in place, same first
+// element); otherwise sinks and sources do not overlap. Only the element's own alignment is required. The bits of
+// results do not depend on the SIMD level, the alignment or the position in the array. num_elems may be 0. No global
+// state; thread-safe.
 #pragma once
 
 #include <cstdint>
