@@ -11,6 +11,7 @@
 
 #include "algorithms/recursive_doubling.h"
 #include "algorithms/registry.h"
+#include "algorithms/row_label.h"
 #include "algorithms/tree.h"
 #include "protocol/fifo.h"
 #include "schedule/checker.h"
@@ -18,8 +19,6 @@
 
 namespace rondo {
 namespace {
-
-std::string label(const Algorithm& a) { return std::string(a.name) + "_" + std::string(collective_name(a.collective)); }
 
 class EveryAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
@@ -49,7 +48,7 @@ TEST_P(EveryAlgorithm, MayRunAheadIntoEveryOther) {
     for (int n = 1; n <= 6; ++n) {
       const Rank root = collective_is_rooted(GetParam().collective) ? n / 2 : 0;  // differs from the next one's
       const CheckReport report = check_pair(GetParam(), next, n, {}, root);
-      EXPECT_TRUE(report.ok) << label(next) << ", " << n << " ranks: " << report.reason;
+      EXPECT_TRUE(report.ok) << row_label(next) << ", " << n << " ranks: " << report.reason;
     }
 }
 
@@ -82,13 +81,14 @@ TEST_P(EveryAlgorithm, KeepsPartialSumsOutOfTheCallersOutput) {
           }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, EveryAlgorithm, ::testing::ValuesIn(all_algorithms().begin(), all_algorithms().end()),
-                         [](const auto& info) { return label(info.param); });
+INSTANTIATE_TEST_SUITE_P(Registry, EveryAlgorithm,
+                         ::testing::ValuesIn(all_algorithms().begin(), all_algorithms().end()),
+                         [](const auto& info) { return row_label(info.param); });
 
 TEST(Registry, NamesAreUniqueAndFound) {
   std::set<std::string> names;
   for (const Algorithm& a : all_algorithms()) {
-    EXPECT_TRUE(names.insert(label(a)).second) << label(a);
+    EXPECT_TRUE(names.insert(row_label(a)).second) << row_label(a);
     EXPECT_EQ(find_algorithm(a.collective, a.name), &a);
     EXPECT_FALSE(a.summary.empty());
   }
@@ -160,9 +160,9 @@ TEST(Costs, EqualTheFormulae) {
 
 TEST(Costs, OneRankSendsNothing) {
   for (const Algorithm& a : all_algorithms()) {
-    EXPECT_EQ(a.cost(1).steps, 0) << label(a);
-    EXPECT_EQ(a.cost(1).sent_num, 0) << label(a);
-    EXPECT_GT(a.cost(1).sent_den, 0) << label(a);
+    EXPECT_EQ(a.cost(1).steps, 0) << row_label(a);
+    EXPECT_EQ(a.cost(1).sent_num, 0) << row_label(a);
+    EXPECT_GT(a.cost(1).sent_den, 0) << row_label(a);
   }
 }
 

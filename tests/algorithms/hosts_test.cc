@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "algorithms/row_label.h"
 #include "protocol/fifo.h"
 #include "schedule/checker.h"
 #include "support/shared.h"
 
 namespace rondo {
 namespace {
-
-std::string label(const Algorithm& a) { return std::string(a.name) + "_" + std::string(collective_name(a.collective)); }
 
 HostLayout hosts(std::string_view text) {
   const Expected<HostLayout> layout = HostLayout::parse(text);
@@ -70,7 +69,7 @@ TEST_P(OnHosts, MayRunAheadIntoEveryOther) {
       const Rank root = collective_is_rooted(GetParam().collective) ? layout.nranks() / 2 : 0;
       for (const CheckReport& report :
            {check_pair(GetParam(), next, layout, {}, root), check_pair(next, GetParam(), layout, {}, 0, root)})
-        EXPECT_TRUE(report.ok) << label(next) << ", " << text << ": " << report.reason;
+        EXPECT_TRUE(report.ok) << row_label(next) << ", " << text << ": " << report.reason;
     }
 }
 
@@ -134,11 +133,11 @@ TEST_P(OnHosts, MayRunAheadIntoEveryOtherWherePlacesAreFollowed) {
   for (const Algorithm& next : all_algorithms())
     for (const CheckReport& report :
          {check_pair(GetParam(), next, layout, {}, root), check_pair(next, GetParam(), layout, {}, 0, root)})
-      EXPECT_TRUE(report.ok) << label(next) << ": " << report.reason;
+      EXPECT_TRUE(report.ok) << row_label(next) << ": " << report.reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, OnHosts, ::testing::ValuesIn(rows_that_depend_on_hosts()),
-                         [](const auto& info) { return label(info.param); });
+                         [](const auto& info) { return row_label(info.param); });
 
 CheckReport report_of(Collective c, std::string_view name, std::string_view text) {
   const CheckReport report = check_roots(*find_algorithm(c, name), hosts(text), {1, 1, 64, 1, 0, false});

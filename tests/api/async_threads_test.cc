@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Async, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Async, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 class OneThread : public ::testing::TestWithParam<int> {

@@ -19,7 +19,7 @@
 namespace rondo::testing {
 namespace {
 
-using Call = std::function<rondo_status()>;
+using CCall = std::function<rondo_status()>;
 
 class CApiRefusals : public ::testing::Test {
  protected:
@@ -34,7 +34,7 @@ class CApiRefusals : public ::testing::Test {
     for (rondo_comm* comm : comms_) EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
   }
   // Refused as an argument or as unsupported. The message begins with the argument's name, or with rank 0 and the name.
-  static void refused(const std::string& what, const std::string& argument, const Call& call) {
+  static void refused(const std::string& what, const std::string& argument, const CCall& call) {
     SCOPED_TRACE(what);
     const rondo_status got = call();
     const std::string text = rondo_last_error(nullptr);
@@ -57,7 +57,7 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
   int number = 0;
   void* memory = nullptr;
   constexpr rondo_dtype kType = RONDO_FLOAT32;
-  const std::vector<std::tuple<const char*, const char*, Call>> cases = {
+  const std::vector<std::tuple<const char*, const char*, CCall>> cases = {
       {"get_unique_id", "id", [&] { return rondo_get_unique_id(nullptr); }},
       {"init_rank", "comm", [&] { return rondo_comm_init_rank(nullptr, 1, &id, 0, nullptr); }},
       {"init_rank", "id", [&] { return rondo_comm_init_rank(&made, 1, nullptr, 0, nullptr); }},
@@ -152,7 +152,7 @@ TEST_F(CApiRefusals, EveryEnumOutOfItsRangeIsNamed) {
     };
     rondo_config config = RONDO_CONFIG_INIT;
     config.memory = static_cast<rondo_memory>(value);
-    const std::vector<std::tuple<const char*, const char*, Call>> cases = {
+    const std::vector<std::tuple<const char*, const char*, CCall>> cases = {
         {"all_reduce", "dtype",
          [&] { return rondo_all_reduce(comms_[0], x, x, 1, type, RONDO_SUM, nullptr, nullptr); }},
         {"all_gather", "dtype", [&] { return rondo_all_gather(comms_[0], x, x, 1, type, nullptr, nullptr); }},
@@ -194,7 +194,7 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
   char text[8] = "kept";
   void* memory = nullptr;
   const uint64_t huge[2] = {kHuge / 2, kHuge / 2 + 2}, one[2] = {1, 1};
-  const std::vector<std::tuple<const char*, const char*, Call>> cases = {
+  const std::vector<std::tuple<const char*, const char*, CCall>> cases = {
       {"init_all", "nranks", [&] { return rondo_comm_init_all(&made, 0, nullptr); }},
       {"init_all", "nranks", [&] { return rondo_comm_init_all(&made, INT_MAX, nullptr); }},
       {"init_rank", "nranks", [&] { return rondo_comm_init_rank(&made, 0, &id, 0, nullptr); }},

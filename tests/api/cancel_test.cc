@@ -15,19 +15,19 @@
 namespace rondo::testing {
 namespace {
 
-struct Call {
+struct CancelledCall {
   std::function<Status()> call;
   std::optional<Status> ended;  // result of the call; empty: it never returned
 };
 
 // Makes the call in a thread that was already cancelled, so that the first cancellation point ends it.
 void expect_returns(const char* name, StatusCode code, std::function<Status()> fn) {
-  Call call{std::move(fn), std::nullopt};
+  CancelledCall call{std::move(fn), std::nullopt};
   pthread_t thread;
   ASSERT_EQ(pthread_create(
                 &thread, nullptr,
                 [](void* arg) -> void* {
-                  auto& mine = *static_cast<Call*>(arg);
+                  auto& mine = *static_cast<CancelledCall*>(arg);
                   pthread_cancel(pthread_self());
                   mine.ended = mine.call();
                   pthread_testcancel();

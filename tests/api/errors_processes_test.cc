@@ -29,7 +29,7 @@ std::vector<RankResult> run_with_leaver(void (*leave)()) {
   return results;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Errors, ::testing::Values(World::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Processes, Errors, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 // ---- only for separate processes

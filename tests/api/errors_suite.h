@@ -159,7 +159,7 @@ TEST_P(Errors, ABadCallInAGroupIsRefusedAtOnceAndTheRestRuns) {
 // ---- ranks that disagree
 
 /// One side of a disagreement.
-struct Call {
+struct OneSide {
   Collective collective = Collective::kAllReduce;
   uint64_t count_elems = 1000;
   Dtype dtype = Dtype::kFloat32;
@@ -167,7 +167,7 @@ struct Call {
   const char* algorithm = nullptr;
   Rank root = 0;
 };
-inline Status make(Communicator& comm, const Call& call, Work* work = nullptr) {
+inline Status make(Communicator& comm, const OneSide& call, Work* work = nullptr) {
   static thread_local std::vector<double> in, out;
   const uint64_t room = (call.count_elems + 1) * static_cast<uint64_t>(comm.size());
   in.assign(room, 0);
@@ -198,7 +198,7 @@ inline Status make(Communicator& comm, const Call& call, Work* work = nullptr) {
 
 struct Disagreement {
   const char* name;
-  Call most, odd;
+  OneSide most, odd;
   std::initializer_list<std::string> words;  // in every rank's text
 };
 inline const Disagreement kDisagreements[] = {
@@ -222,7 +222,7 @@ inline void check_disagreement(World world, int nranks, Rank odd, const Disagree
     ASSERT_TRUE(all_up->arrive_and_wait(nranks, 20));
     const Stopwatch watch;
     Work work;
-    const Call& mine = comm.rank() == odd ? d.odd : d.most;
+    const OneSide& mine = comm.rank() == odd ? d.odd : d.most;
     Status status = make(comm, mine, asynchronous ? &work : nullptr);
     if (asynchronous && status.ok()) status = work.wait();
     // Without data there is no message: such a rank may get the error only in its next call.
@@ -248,7 +248,7 @@ TEST_P(Errors, DisagreementAmongManyRanks) { check_disagreement(GetParam(), 9, 8
 
 TEST_P(Errors, DisagreementOfEveryAlgorithm) {
   for (const char* algorithm : {"one_shot", "two_shot", "ring", "tree", "recursive_doubling"}) {
-    const Call most{.count_elems = 3000, .algorithm = algorithm}, odd{.count_elems = 2999, .algorithm = algorithm};
+    const OneSide most{.count_elems = 3000, .algorithm = algorithm}, odd{.count_elems = 2999, .algorithm = algorithm};
     check_disagreement(GetParam(), 4, 2, {algorithm, most, odd, {"3000", "2999"}}, false);
   }
 }

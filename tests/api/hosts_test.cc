@@ -30,7 +30,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Errors, ::testing::Values(World::kUcx, World::kTcp, World::kHosts),
+INSTANTIATE_TEST_SUITE_P(Hosts, Errors, ::testing::Values(World::kUcx, World::kTcp, World::kHosts),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 class Hosts : public ::testing::Test {

@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kDeadlineS = 30;
+constexpr double kLateDeadlineS = 30;
 
 // For the receiver: its first check for departed ranks waits until the sender has left.
 class LateLook final : public ForwardingTransport {
@@ -31,7 +31,7 @@ class LateLook final : public ForwardingTransport {
   bool departed(Rank r) override {
     if (moments_.armed.exchange(false)) {
       moments_.looked.add();
-      EXPECT_TRUE(moments_.left.wait_at_least(1, kDeadlineS));
+      EXPECT_TRUE(moments_.left.wait_at_least(1, kLateDeadlineS));
     }
     return real_->departed(r);
   }
@@ -43,7 +43,7 @@ class LateLook final : public ForwardingTransport {
 TEST(LateLook, FindsWhatWasSentBeforeTheSenderLeft) {
   LateLook::Moments moments;
   Config config;
-  config.deadline_s = config.init_deadline_s = kDeadlineS;
+  config.deadline_s = config.init_deadline_s = kLateDeadlineS;
   auto made = init_all_with(
       [&](Rank rank, int, std::unique_ptr<Transport> real) -> std::unique_ptr<Transport> {
         if (rank != 1) return real;
@@ -54,7 +54,7 @@ TEST(LateLook, FindsWhatWasSentBeforeTheSenderLeft) {
   auto& comms = *made;
   moments.armed = true;
   std::thread sender([&] {
-    EXPECT_TRUE(moments.looked.wait_at_least(1, kDeadlineS));
+    EXPECT_TRUE(moments.looked.wait_at_least(1, kLateDeadlineS));
     const float sent = 42;
     EXPECT_TRUE(is_ok(comms[0]->send(&sent, 1, Dtype::kFloat32, 1)));
     comms[0].reset();
@@ -86,7 +86,7 @@ class CountedLooks final : public ForwardingTransport {
 TEST(LateLook, WhoHasFinishedInAnotherOrderIsNotLost) {
   SharedCounter looks, second_done, left;
   Config config;
-  config.deadline_s = config.init_deadline_s = kDeadlineS;
+  config.deadline_s = config.init_deadline_s = kLateDeadlineS;
   auto made = init_all_with(
       [&](Rank rank, int, std::unique_ptr<Transport> real) -> std::unique_ptr<Transport> {
         if (rank != 1) return real;
@@ -117,10 +117,10 @@ TEST(LateLook, WhoHasFinishedInAnotherOrderIsNotLost) {
     left.add();
   });
   std::thread rank2([&] {
-    EXPECT_TRUE(second_done.wait_at_least(1, kDeadlineS));
+    EXPECT_TRUE(second_done.wait_at_least(1, kLateDeadlineS));
     EXPECT_TRUE(is_ok(broadcast(2, nullptr)));
-    EXPECT_TRUE(left.wait_at_least(1, kDeadlineS));
-    EXPECT_TRUE(looks.wait_at_least(2, kDeadlineS));
+    EXPECT_TRUE(left.wait_at_least(1, kLateDeadlineS));
+    EXPECT_TRUE(looks.wait_at_least(2, kLateDeadlineS));
     EXPECT_TRUE(is_ok(gather(2, nullptr)));
   });
   EXPECT_TRUE(is_ok(broadcast(1, nullptr)));

@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Lifecycle, ::testing::Values(World::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Processes, Lifecycle, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Lifecycle, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Lifecycle, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

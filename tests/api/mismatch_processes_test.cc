@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Mismatch, ::testing::Values(World::kProcesses, World::kTcp),
+INSTANTIATE_TEST_SUITE_P(Processes, Mismatch, ::testing::Values(World::kProcesses, World::kTcp),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

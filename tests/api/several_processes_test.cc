@@ -6,7 +6,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Several, ::testing::Values(World::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Processes, Several, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 // Two processes of two threads each: a communicator of all four, and its parts by process and across.

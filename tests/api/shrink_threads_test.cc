@@ -5,9 +5,9 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Shrink, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Shrink, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
-INSTANTIATE_TEST_SUITE_P(Ranks, Grow, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Grow, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

@@ -20,7 +20,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kDeadlineS = 40;
+constexpr double kSplitDeadlineS = 40;
 
 // Rank 3 dies when all know where the others' new ports are. Rank 1 has given up and never connects to rank 0, which
 // waits for nobody else.
@@ -31,11 +31,11 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
   for (Rank r = 0; r < 4; ++r)
     threads.emplace_back([&, r] {
       BootstrapOptions how;
-      how.deadline_s = kDeadlineS;
+      how.deadline_s = kSplitDeadlineS;
       auto b = Bootstrap::join(4, id, r, how);
       ASSERT_OK(b.status());
       joined.add();
-      ASSERT_TRUE(joined.wait_at_least(4, kDeadlineS));
+      ASSERT_TRUE(joined.wait_at_least(4, kSplitDeadlineS));
       std::vector<std::string> all;
       if (r != 0) {  // takes part as make_child() does, and goes no further
         PeerInfo self = *describe_self(0);
@@ -45,17 +45,17 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
         ASSERT_OK((*b)->all_gather(offer.data(), offer.size(), &all));
         if (r == 3) return;  // without a goodbye
       } else {
-        const auto settings = read_settings({.init_deadline_s = kDeadlineS});
+        const auto settings = read_settings({.init_deadline_s = kSplitDeadlineS});
         ASSERT_OK(settings.status());
         ChildOptions options;
         options.settings = *settings;
         ProcessControl control(std::move(*b), options);
         const Stopwatch watch;
         expect_error(control.make_child({0, 1}, options).status(), StatusCode::kPeerLost, {"rank 3"});
-        EXPECT_LT(watch.seconds(), kDeadlineS / 2);
+        EXPECT_LT(watch.seconds(), kSplitDeadlineS / 2);
       }
       done.add();
-      EXPECT_TRUE(done.wait_at_least(3, kDeadlineS));
+      EXPECT_TRUE(done.wait_at_least(3, kSplitDeadlineS));
     });
   for (std::thread& t : threads) t.join();
 }
@@ -69,19 +69,19 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
   for (Rank r = 0; r < 3; ++r)
     threads.emplace_back([&, r] {
       BootstrapOptions how;
-      how.deadline_s = kDeadlineS;
+      how.deadline_s = kSplitDeadlineS;
       auto b = Bootstrap::join(3, id, r, how);
       ASSERT_OK(b.status());
       joined.add();
-      ASSERT_TRUE(joined.wait_at_least(3, kDeadlineS));
-      const auto settings = read_settings({.init_deadline_s = kDeadlineS});
+      ASSERT_TRUE(joined.wait_at_least(3, kSplitDeadlineS));
+      const auto settings = read_settings({.init_deadline_s = kSplitDeadlineS});
       ASSERT_OK(settings.status());
       ChildOptions options;
       options.settings = *settings;
       ProcessControl control(std::move(*b), options);
       const std::vector<Rank> members[] = {{2, 0}, {2, 1}, {1, 2}};
       if (r == 0) {
-        ASSERT_TRUE(gave_up.wait_at_least(2, kDeadlineS));
+        ASSERT_TRUE(gave_up.wait_at_least(2, kSplitDeadlineS));
       }
       if (r == 1) {
         options.abort = token;
@@ -89,10 +89,10 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
       }
       const Stopwatch watch;
       expect_error(control.make_child(members[r], options).status(), StatusCode::kAborted, {"rank 1"});
-      EXPECT_LT(watch.seconds(), kDeadlineS / 2);
+      EXPECT_LT(watch.seconds(), kSplitDeadlineS / 2);
       gave_up.add();
       done.add();
-      EXPECT_TRUE(done.wait_at_least(3, kDeadlineS));
+      EXPECT_TRUE(done.wait_at_least(3, kSplitDeadlineS));
     });
   for (std::thread& t : threads) t.join();
 }
@@ -109,7 +109,7 @@ void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
   SpawnOptions options;
   options.may_die = {victim};
   options.in_parent = [&](const std::vector<pid_t>& pids) {
-    EXPECT_TRUE(done->wait_at_least(3, kDeadlineS));
+    EXPECT_TRUE(done->wait_at_least(3, kSplitDeadlineS));
     kill(pids[static_cast<size_t>(victim)], SIGKILL);
   };
   const auto results = run_processes_bare(
@@ -127,11 +127,11 @@ void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
         EXPECT_TRUE(works(*comm));
         armed = true;
         split->add();
-        EXPECT_TRUE(split->wait_at_least(4, kDeadlineS));
+        EXPECT_TRUE(split->wait_at_least(4, kSplitDeadlineS));
         config.init_deadline_s = deadline_s;
         judge(comm->split(rank == 0 ? 0 : 1, -rank, config).status());
         done->add();
-        EXPECT_TRUE(done->wait_at_least(3, kDeadlineS));
+        EXPECT_TRUE(done->wait_at_least(3, kSplitDeadlineS));
         return {};
       },
       options);
@@ -142,7 +142,7 @@ class SplitDeaths : public ::testing::TestWithParam<World> {};
 
 TEST_P(SplitDeaths, ADeathEndsTheSplitOfAllGroups) {
   split_with_victim(
-      GetParam(), 3, [] { kill(getpid(), SIGKILL); }, kDeadlineS,
+      GetParam(), 3, [] { kill(getpid(), SIGKILL); }, kSplitDeadlineS,
       [](const Status& s) {
         EXPECT_TRUE(fails_with(s, StatusCode::kPeerLost, {"split", "rank 3"}));
       });

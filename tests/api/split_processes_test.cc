@@ -6,9 +6,9 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Split, ::testing::Values(World::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Processes, Split, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
-INSTANTIATE_TEST_SUITE_P(Ranks, Finalize, ::testing::Values(World::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Processes, Finalize, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

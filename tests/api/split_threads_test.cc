@@ -5,9 +5,9 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Split, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Split, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
-INSTANTIATE_TEST_SUITE_P(Ranks, Finalize, ::testing::Values(World::kThreads),
+INSTANTIATE_TEST_SUITE_P(Threads, Finalize, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 }  // namespace rondo::testing

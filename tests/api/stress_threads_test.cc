@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Stress,
+INSTANTIATE_TEST_SUITE_P(Threads, Stress,
                          ::testing::Combine(::testing::Values(World::kThreads),
                                             ::testing::ValuesIn(stress_rank_counts())),
                          stress_name);

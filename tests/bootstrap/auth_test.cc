@@ -37,9 +37,9 @@ TEST(Hmac, ManyBlocksAndNone) {
 }
 
 // Both ends of a stream in one thread. Neither side of the handshake waits.
-struct Meeting {
-  Meeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh, Encryption clients_way = {},
-          Encryption servers_way = {})
+struct SecretMeeting {
+  SecretMeeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh,
+                Encryption clients_way = {}, Encryption servers_way = {})
       : client(clients, wanted, 7, clients_way), server(servers, Purpose::kMesh, servers_way) {
     int ends[2] = {-1, -1};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
@@ -64,7 +64,7 @@ struct Meeting {
 constexpr Secret kSecret = {1, 2, 3}, kOther = {3, 2, 1};
 
 TEST(Handshake, EqualSecretsMeet) {
-  Meeting m(kSecret, kSecret);
+  SecretMeeting m(kSecret, kSecret);
   m.run();
   EXPECT_EQ(m.client_state, ClientHandshake::State::kAccepted);
   ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted);
@@ -72,7 +72,7 @@ TEST(Handshake, EqualSecretsMeet) {
 }
 
 TEST(Handshake, AnotherSecretIsRefusedOnBothSides) {
-  Meeting m(kSecret, kOther);
+  SecretMeeting m(kSecret, kOther);
   m.run();
   EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
   EXPECT_TRUE(m.server.was_wrong_secret());
@@ -82,7 +82,7 @@ TEST(Handshake, AnotherSecretIsRefusedOnBothSides) {
 
 TEST(Handshake, EncryptsWhereBothAreToldTo) {
   const Encryption on{true, "a pre-shared key"};
-  Meeting m(kSecret, kSecret, Purpose::kMesh, on, on);
+  SecretMeeting m(kSecret, kSecret, Purpose::kMesh, on, on);
   m.run();
   ASSERT_EQ(m.client_state, ClientHandshake::State::kAccepted) << m.client.status().to_string();
   ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted) << m.server.why();
@@ -97,7 +97,7 @@ TEST(Handshake, EncryptsWhereBothAreToldTo) {
 
 TEST(Handshake, OneThatEncryptsAndOneThatDoesNotPartAtOnce) {
   for (const bool client_does : {false, true}) {
-    Meeting m(kSecret, kSecret, Purpose::kMesh, {client_does}, {!client_does});
+    SecretMeeting m(kSecret, kSecret, Purpose::kMesh, {client_does}, {!client_does});
     m.run();
     EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
     EXPECT_NE(m.server.why().find("RONDO_ENCRYPT"), std::string::npos) << m.server.why();
@@ -108,7 +108,7 @@ TEST(Handshake, OneThatEncryptsAndOneThatDoesNotPartAtOnce) {
 }
 
 TEST(Handshake, AnotherPreSharedKeyIsRefused) {
-  Meeting m(kSecret, kSecret, Purpose::kMesh, {true, "one key"}, {true, "another"});
+  SecretMeeting m(kSecret, kSecret, Purpose::kMesh, {true, "one key"}, {true, "another"});
   m.run();
   EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
   ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
@@ -116,7 +116,7 @@ TEST(Handshake, AnotherPreSharedKeyIsRefused) {
 }
 
 TEST(Handshake, AnotherPurposeIsClosed) {
-  Meeting m(kSecret, kSecret, Purpose::kRendezvous);
+  SecretMeeting m(kSecret, kSecret, Purpose::kRendezvous);
   m.run();
   EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
   ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
@@ -124,7 +124,7 @@ TEST(Handshake, AnotherPurposeIsClosed) {
 }
 
 TEST(Handshake, WhatIsNoRondoIsNamed) {
-  Meeting m(kSecret, kSecret);
+  SecretMeeting m(kSecret, kSecret);
   m.client_state = m.client.start(m.client_end.get());
   const std::string page = "HTTP/1.1 400 Bad Request\r\nServer: something else altogether\r\n\r\n";
   ASSERT_EQ(::send(m.server_end.get(), page.data(), page.size(), MSG_NOSIGNAL), static_cast<ssize_t>(page.size()));
@@ -134,7 +134,7 @@ TEST(Handshake, WhatIsNoRondoIsNamed) {
 
 // A server that accepts without knowing the secret must not be trusted.
 TEST(Handshake, AServerThatOnlySaysYesIsUnauthorized) {
-  Meeting m(kSecret, kSecret);
+  SecretMeeting m(kSecret, kSecret);
   m.client_state = m.client.start(m.client_end.get());
   std::string challenge = std::string("rondoHS") + '\3' + '\0' + std::string(32, 'n');
   const std::string verdict = '\1' + std::string(sizeof(Mac), 'm');

@@ -39,7 +39,7 @@ class GridMesh : public ::testing::TestWithParam<int> {  // ranks per pretended 
   }
 };
 
-struct Meeting {
+struct GridMeeting {
   SharedCounter joined, left, told;
 };
 
@@ -60,7 +60,7 @@ void run(int ranks_per_host, Rank dies, const std::function<std::string(Bootstra
 // Only one survivor polls at a time. The others sleep, and membership events must pass through them.
 TEST_P(GridMesh, ADeathIsKnownToThoseWithoutALink) {
   for (const Rank victim : {0, 15, kRanks - 1}) {
-    Shared<Meeting> meeting;
+    Shared<GridMeeting> meeting;
     run(GetParam(), victim, [&](Bootstrap& b) -> std::string {
       meeting->joined.add();
       if (!meeting->joined.wait_at_least(kRanks, 60)) return "not all have joined";
@@ -84,7 +84,7 @@ TEST_P(GridMesh, ALeavingIsKnownToThoseWithoutALink) {
   const MeshPlan plan = this->plan();
   const Rank x = plan.order()[7], first = plan.corner(x, plan.order()[16]);  // in x's row and another's column
   ASSERT_FALSE(plan.linked(x, plan.order()[16]));
-  Shared<Meeting> meeting;
+  Shared<GridMeeting> meeting;
   run(GetParam(), -1, [&](Bootstrap& b) -> std::string {
     const Rank r = b.rank();
     meeting->joined.add();
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, GridMesh, ::testing::Values(0, 1, 8));
 TEST(Thousands, OfRanksMeetGatherAndHearOfADeath) {
   constexpr int kMany = kSanitized ? 150 : 1024;
   constexpr Rank kVictim = kMany / 2 + 3;
-  Shared<Meeting> meeting;
+  Shared<GridMeeting> meeting;
   const Spawn spawn{.ranks_per_host = 8, .deadline_s = 120};
   const auto start = Clock::now();
   std::vector<Child> children = testing::fork_ranks(kMany, [&](Rank r, const rondo_unique_id& id) -> std::string {

@@ -41,8 +41,8 @@ void expect_blocks(const MeshPlan& plan, const std::vector<Rank>& ranks) {
 }
 
 void check(int n, int per_host, Kind kind, int most_full) {
-  SCOPED_TRACE(testing::Message() << n << " ranks, " << per_host << " on a host, kind " << static_cast<int>(kind)
-                                  << ", full up to " << most_full);
+  SCOPED_TRACE(::testing::Message() << n << " ranks, " << per_host << " on a host, kind " << static_cast<int>(kind)
+                                    << ", full up to " << most_full);
   const std::vector<uint32_t> hosts = hosts_of(n, per_host, kind);
   const MeshPlan plan(hosts, most_full);
   EXPECT_EQ(plan.nranks(), n);

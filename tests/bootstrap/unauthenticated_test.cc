@@ -26,7 +26,7 @@ using testing::SharedCounter;
 using testing::World;
 
 // State shared by the processes of one meeting.
-struct Meeting {
+struct HostsMeeting {
   rondo_unique_id id;
   SharedCounter made, has_unauthenticated, met;
 };
@@ -92,7 +92,7 @@ class UnauthenticatedConnections : public ::testing::Test {
     return connect_tcp(contents.addresses[0], contents.port, Deadline(20, nullptr), &refused);
   }
 
-  Shared<Meeting> meeting_;
+  Shared<HostsMeeting> meeting_;
   std::string log_;
 };
 

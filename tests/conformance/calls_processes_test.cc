@@ -7,8 +7,8 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, VariableCountsTest, ::testing::Values(World::kProcesses));
-INSTANTIATE_TEST_SUITE_P(Ranks, PointToPoint, ::testing::Values(World::kProcesses));
-INSTANTIATE_TEST_SUITE_P(Ranks, MixedTypes, ::testing::Values(World::kProcesses));
+INSTANTIATE_TEST_SUITE_P(Processes, VariableCountsTest, ::testing::Values(World::kProcesses));
+INSTANTIATE_TEST_SUITE_P(Processes, PointToPoint, ::testing::Values(World::kProcesses));
+INSTANTIATE_TEST_SUITE_P(Processes, MixedTypes, ::testing::Values(World::kProcesses));
 
 }  // namespace rondo::testing

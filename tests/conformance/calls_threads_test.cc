@@ -7,8 +7,8 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, VariableCountsTest, ::testing::Values(World::kThreads));
-INSTANTIATE_TEST_SUITE_P(Ranks, PointToPoint, ::testing::Values(World::kThreads));
-INSTANTIATE_TEST_SUITE_P(Ranks, MixedTypes, ::testing::Values(World::kThreads));
+INSTANTIATE_TEST_SUITE_P(Threads, VariableCountsTest, ::testing::Values(World::kThreads));
+INSTANTIATE_TEST_SUITE_P(Threads, PointToPoint, ::testing::Values(World::kThreads));
+INSTANTIATE_TEST_SUITE_P(Threads, MixedTypes, ::testing::Values(World::kThreads));
 
 }  // namespace rondo::testing

@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(OneNet, Conformance, ::testing::Combine(::testing::Valu
 INSTANTIATE_TEST_SUITE_P(Hosts, Conformance,
                          ::testing::Combine(::testing::Values(World::kHosts), ::testing::Values(4, 6)),
                          conformance_name);
-INSTANTIATE_TEST_SUITE_P(Ranks, VariableCountsTest, ::testing::Values(alone(), World::kHosts));
-INSTANTIATE_TEST_SUITE_P(Ranks, PointToPoint, ::testing::Values(alone(), World::kHosts));
+INSTANTIATE_TEST_SUITE_P(Hosts, VariableCountsTest, ::testing::Values(alone(), World::kHosts));
+INSTANTIATE_TEST_SUITE_P(Hosts, PointToPoint, ::testing::Values(alone(), World::kHosts));
 
 }  // namespace rondo::testing

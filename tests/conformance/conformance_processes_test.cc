@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Conformance,
+INSTANTIATE_TEST_SUITE_P(Processes, Conformance,
                          ::testing::Combine(::testing::Values(World::kProcesses),
                                             ::testing::ValuesIn(conformance_rank_counts())),
                          conformance_name);

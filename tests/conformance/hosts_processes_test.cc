@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Layouts, HostConformance,
+INSTANTIATE_TEST_SUITE_P(Processes, HostConformance,
                          ::testing::Combine(::testing::Values(World::kProcesses),
                                             ::testing::Values("2x2", "0,1,0,0,1")),
                          host_conformance_name);

@@ -5,7 +5,7 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Layouts, HostConformance,
+INSTANTIATE_TEST_SUITE_P(Threads, HostConformance,
                          ::testing::Combine(::testing::Values(World::kThreads),
                                             ::testing::Values("2x2", "0,1,0,1", "3x2", "2x3", "3+2", "1+4",
                                                               "0,1,0,2,1,0,2")),

@@ -5,6 +5,6 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Numerics, ::testing::Values(World::kProcesses), numerics_name);
+INSTANTIATE_TEST_SUITE_P(Processes, Numerics, ::testing::Values(World::kProcesses), numerics_name);
 
 }  // namespace rondo::testing

@@ -5,6 +5,6 @@
 
 namespace rondo::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Numerics, ::testing::Values(World::kThreads), numerics_name);
+INSTANTIATE_TEST_SUITE_P(Threads, Numerics, ::testing::Values(World::kThreads), numerics_name);
 
 }  // namespace rondo::testing

@@ -9,34 +9,32 @@
 namespace rondo::testing {
 namespace {
 
-constexpr World kWorld = World::kThreads;
 const std::vector<Moment> kMessages{Moment::kFirst, Moment::kMiddle, Moment::kLast};
 
-std::vector<FaultCase> stops() {
-  return cases_of_every_row(kWorld, Fault::kStop,
-                            {Moment::kFirst, Moment::kMiddle, Moment::kLast, Moment::kOpening, Moment::kBeforeFirst,
-                             Moment::kBetween},
-                            0);
+std::vector<FaultCase> thread_stops() {
+  return cases_of_every_row(
+      World::kThreads, Fault::kStop,
+      {Moment::kFirst, Moment::kMiddle, Moment::kLast, Moment::kOpening, Moment::kBeforeFirst, Moment::kBetween}, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Stop, FaultMatrix, ::testing::ValuesIn(stops()), fault_case_name);
+INSTANTIATE_TEST_SUITE_P(Stop, FaultMatrix, ::testing::ValuesIn(thread_stops()), fault_case_name);
 
-std::vector<FaultCase> aborts() { return cases_of_every_row(kWorld, Fault::kAbort, kMessages, 1); }
+std::vector<FaultCase> aborts() { return cases_of_every_row(World::kThreads, Fault::kAbort, kMessages, 1); }
 INSTANTIATE_TEST_SUITE_P(Abort, FaultMatrix, ::testing::ValuesIn(aborts()), fault_case_name);
 
-std::vector<FaultCase> delays() { return cases_of_every_row(kWorld, Fault::kDelay, kMessages, 0); }
-INSTANTIATE_TEST_SUITE_P(Delay, FaultMatrix, ::testing::ValuesIn(delays()), fault_case_name);
+std::vector<FaultCase> thread_delays() { return cases_of_every_row(World::kThreads, Fault::kDelay, kMessages, 0); }
+INSTANTIATE_TEST_SUITE_P(ThreadsDelay, FaultMatrix, ::testing::ValuesIn(thread_delays()), fault_case_name);
 
-std::vector<FaultCase> full_pools() {
-  std::vector<FaultCase> all = cases_of_every_row(kWorld, Fault::kMemory, {Moment::kOpening}, 0);
+std::vector<FaultCase> thread_full_pools() {
+  std::vector<FaultCase> all = cases_of_every_row(World::kThreads, Fault::kMemory, {Moment::kOpening}, 0);
   let_victims_write(all);
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Memory, FaultMatrix, ::testing::ValuesIn(full_pools()), fault_case_name);
+INSTANTIATE_TEST_SUITE_P(ThreadsMemory, FaultMatrix, ::testing::ValuesIn(thread_full_pools()), fault_case_name);
 
 // Each row with one of the damaged flags, in turn.
 std::vector<FaultCase> garbled() {
   constexpr Fault kKinds[] = {Fault::kFingerprint, Fault::kOtherStep, Fault::kLost, Fault::kReordered, Fault::kTwice};
-  std::vector<FaultCase> all = cases_of_every_row(kWorld, Fault::kNone, kMessages, 2);
+  std::vector<FaultCase> all = cases_of_every_row(World::kThreads, Fault::kNone, kMessages, 2);
   for (size_t i = 0; i < all.size(); ++i) all[i].fault = kKinds[i % std::size(kKinds)];
   return all;
 }

@@ -182,7 +182,7 @@ TEST(HostileCheckpoint, MoreFilesThanCanBeOpen) {
 }
 
 // Tensors that the plan does not have, in other programs' files and in rondo's own.
-TEST(Checkpoint, SurplusIsPassedOverWhereAsked) {
+TEST(HostileCheckpoint, SurplusIsPassedOverWhereAsked) {
   const TempFolder folder;
   Setting s;
   with_engines(World::kThreads, s, [&](Engine& engine, Rank) {

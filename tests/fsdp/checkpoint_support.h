@@ -46,6 +46,14 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
+/// Trains `steps` steps, from step `first` on.
+inline void train_steps(Engine& engine, const TinyNet& net, int first, int steps, Rank rank) {
+  for (int i = first; i < first + steps; ++i) {
+    const Status ran = train_step(engine, net, i, 1, rank);
+    ASSERT_TRUE(ran.ok()) << ran.to_string();
+  }
+}
+
 /// One process that trains like `nranks` ranks for some steps, and then like another number of ranks.
 class Alone {
  public:

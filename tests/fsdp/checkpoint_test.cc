@@ -15,30 +15,23 @@ namespace rondo::fsdp::testing {
 namespace {
 
 constexpr World kThreads = World::kThreads;
-constexpr Strategy kStrategies[] = {Strategy::kShardAll, Strategy::kReplicate, Strategy::kShardGradients,
-                                    Strategy::kShardOptimizer};
+constexpr Strategy kTurns[] = {Strategy::kShardAll, Strategy::kReplicate, Strategy::kShardGradients,
+                               Strategy::kShardOptimizer};
 
 Setting setting(int nranks, int strategy, Rule rule = Rule::kAdam) {
   Setting s;
   s.plan.nranks = nranks;
-  s.plan.strategy = kStrategies[strategy % 4];
+  s.plan.strategy = kTurns[strategy % 4];
   s.optimizer = {.rule = rule};
   s.optimizer.lr = 0.1f;
   s.optimizer.momentum = 0.9f;
   return s;
 }
 
-void train(Engine& engine, const TinyNet& net, int first, int steps, Rank rank) {
-  for (int i = first; i < first + steps; ++i) {
-    const Status ran = train_step(engine, net, i, 1, rank);
-    ASSERT_TRUE(ran.ok()) << ran.to_string();
-  }
-}
-
 void save_trained(const Setting& s, const std::string& folder, int steps = 2) {
   with_engines(kThreads, s, [&](Engine& engine, Rank rank) {
     fill(engine);
-    train(engine, s.net, 1, steps, rank);
+    train_steps(engine, s.net, 1, steps, rank);
     const Status saved = save(engine, folder, {.items = R"({"position": 17, "seed": "0x1f"})"});
     EXPECT_TRUE(saved.ok()) << saved.to_string();
   });
@@ -56,7 +49,7 @@ void go_on(const Setting& s, const std::string& folder, const Alone& there, cons
     EXPECT_TRUE(loaded->has_optimizer);
     EXPECT_EQ(nlohmann::json::parse(loaded->items)["position"], 17);
     expect_equal(engine, there);
-    train(engine, s.net, 3, 2, rank);
+    train_steps(engine, s.net, 3, 2, rank);
     expect_equal(engine, end);
   });
 }
@@ -232,7 +225,7 @@ TEST(Checkpoint, FilesAreThoseOfOtherReaders) {
     const std::string at = folder + "/of" + std::to_string(n);
     with_engines(kThreads, s, [&](Engine& engine, Rank rank) {
       fill(engine);
-      train(engine, s.net, 1, 1, rank);
+      train_steps(engine, s.net, 1, 1, rank);
       EXPECT_TRUE(save(engine, at).ok());
       EXPECT_TRUE(save_full(engine, at + ".safetensors").ok());
     });

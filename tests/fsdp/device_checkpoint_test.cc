@@ -37,13 +37,6 @@ void on(const Setting& s, const Fn& fn) {
   }
 }
 
-void train(Engine& engine, const TinyNet& net, int first, int steps, Rank rank) {
-  for (int i = first; i < first + steps; ++i) {
-    const Status ran = train_step(engine, net, i, 1, rank);
-    ASSERT_TRUE(ran.ok()) << ran.to_string();
-  }
-}
-
 constexpr Place kPlaces[] = {Place::kHost, Place::kDevice, Place::kOffload};
 std::string name_of(Place p) { return std::to_string(static_cast<int>(p)); }
 
@@ -53,7 +46,7 @@ TEST(FsdpDeviceCheckpoint, FilesAreThoseOfTheHostAndLoadAnywhere) {
     const Setting s = setting(2, place);
     on(s, [&](Engine& engine, Rank rank) {
       fill(engine);
-      train(engine, s.net, 1, 2, rank);
+      train_steps(engine, s.net, 1, 2, rank);
       const Status saved = save(engine, folder / name_of(place), {.items = R"({"position": 17})"});
       ASSERT_TRUE(saved.ok()) << saved.to_string();
       const Status whole = save_full(engine, folder / ("whole" + name_of(place)));
@@ -83,7 +76,7 @@ TEST(FsdpDeviceCheckpoint, FilesAreThoseOfTheHostAndLoadAnywhere) {
       ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
       EXPECT_TRUE(loaded->has_optimizer);
       expect_equal(engine, there);
-      train(engine, s.net, 3, 2, rank);
+      train_steps(engine, s.net, 3, 2, rank);
       expect_equal(engine, end);
     });
   }

@@ -40,6 +40,6 @@ TEST(FsdpForks, TheChildIsRefusedAndTheParentTrainsOn) {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FsdpEngine, ::testing::Values(World::kProcesses));
+INSTANTIATE_TEST_SUITE_P(Processes, FsdpEngine, ::testing::Values(World::kProcesses));
 
 }  // namespace rondo::fsdp::testing

@@ -4,6 +4,6 @@
 
 namespace rondo::fsdp::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FsdpEngine, ::testing::Values(World::kThreads));
+INSTANTIATE_TEST_SUITE_P(Threads, FsdpEngine, ::testing::Values(World::kThreads));
 
 }  // namespace rondo::fsdp::testing

@@ -4,6 +4,6 @@
 
 namespace rondo::fsdp::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FsdpPass, ::testing::Values(World::kProcesses));
+INSTANTIATE_TEST_SUITE_P(Processes, FsdpPass, ::testing::Values(World::kProcesses));
 
 }  // namespace rondo::fsdp::testing

@@ -4,6 +4,6 @@
 
 namespace rondo::fsdp::testing {
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FsdpPass, ::testing::Values(World::kThreads));
+INSTANTIATE_TEST_SUITE_P(Threads, FsdpPass, ::testing::Values(World::kThreads));
 
 }  // namespace rondo::fsdp::testing

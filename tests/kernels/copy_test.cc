@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 
 namespace rondo {
 namespace {
 
-constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512};
 constexpr uint8_t kGuard = 0xa5;
 
 std::vector<uint8_t> random_bytes(uint64_t num_bytes) {

@@ -7,12 +7,11 @@
 #include <string>
 
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "kernels/oracle.h"
 
 namespace rondo {
 namespace {
-
-constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512};
 
 template <Dtype kDtype>
 using StoreOf = typename oracle::Element<kDtype>::Store;

@@ -12,12 +12,12 @@
 
 #include "kernels/guarded_buffer.h"
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "kernels/mixed_oracle.h"
 
 namespace rondo {
 namespace {
 
-constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512};
 constexpr uint32_t kNone = KernelArgs::kNoOwn;
 const float kScale = 0.3f;
 
@@ -55,7 +55,7 @@ uint32_t random_element(Dtype t, Dtype wire, std::mt19937_64& random) {
   }
 }
 
-struct Shape {
+struct MixedShape {
   uint32_t num_src;
   uint32_t own;
   uint32_t num_sends;
@@ -63,7 +63,7 @@ struct Shape {
   bool result_as_wire;
   bool raw = false;
 };
-constexpr Shape kShapes[] = {
+constexpr MixedShape kShapes[] = {
     // copies: sends, receives, forwards
     {1, 0, 1, false, false},
     {1, 0, 3, false, false},
@@ -102,9 +102,9 @@ constexpr Shape kShapes[] = {
     {8, 7, 0, true, false, true},
 };
 
-class Case {
+class MixedCase {
  public:
-  Case(const oracle::MixedCall& call, const Shape& shape, uint64_t max_elems, uint64_t seed)
+  MixedCase(const oracle::MixedCall& call, const MixedShape& shape, uint64_t max_elems, uint64_t seed)
       : call_(call), shape_(shape), max_elems_(max_elems), random_(seed) {
     sources_.resize(shape.num_src);
     for (uint32_t s = 0; s < shape.num_src; ++s) {
@@ -199,7 +199,7 @@ class Case {
   }
 
   oracle::MixedCall call_;
-  Shape shape_;
+  MixedShape shape_;
   uint64_t max_elems_;
   std::mt19937_64 random_;
   std::vector<std::vector<uint8_t>> sources_;
@@ -207,8 +207,9 @@ class Case {
   std::vector<GuardedBuffer> buffers_;
 };
 
-void check_sizes(const oracle::MixedCall& call, const Shape& shape, const std::vector<uint64_t>& sizes, uint64_t seed) {
-  Case c(call, shape, *std::max_element(sizes.begin(), sizes.end()), seed);
+void check_sizes(const oracle::MixedCall& call, const MixedShape& shape, const std::vector<uint64_t>& sizes,
+                 uint64_t seed) {
+  MixedCase c(call, shape, *std::max_element(sizes.begin(), sizes.end()), seed);
   for (SimdLevel level : kLevels) {
     const KernelTable* table = kernel_table(level);
     if (table == nullptr) continue;
@@ -221,7 +222,7 @@ void check_sizes(const oracle::MixedCall& call, const Shape& shape, const std::v
   }
 }
 
-oracle::MixedCall call_of(const TypeRow& row, Op op, const Shape& shape) {
+oracle::MixedCall call_of(const TypeRow& row, Op op, const MixedShape& shape) {
   oracle::MixedCall call{.own_type = row.input, .wire = row.wire, .dst_type = row.output, .op = op};
   call.own = shape.own;
   call.result_as_wire = shape.result_as_wire;
@@ -230,7 +231,7 @@ oracle::MixedCall call_of(const TypeRow& row, Op op, const Shape& shape) {
   return call;
 }
 
-std::vector<uint64_t> ragged_sizes() {
+std::vector<uint64_t> mixed_sizes() {
   std::vector<uint64_t> sizes;
   for (uint64_t n = 0; n <= 80; ++n) sizes.push_back(n);
   for (uint64_t n : {95, 96, 97, 111, 112, 113, 127, 128, 129, 143, 144, 145, 159, 175, 191, 192, 193, 199, 200}) {
@@ -239,18 +240,18 @@ std::vector<uint64_t> ragged_sizes() {
   return sizes;
 }
 
-class MixedRow : public testing::TestWithParam<int> {
+class MixedRow : public ::testing::TestWithParam<int> {
  protected:
   // Uniform rows among the 45 are calls that the kernel supports as well.
   TypeRow row() const { return row_at(static_cast<uint8_t>(GetParam()), Dtype::kFloat32); }
 };
 
 TEST_P(MixedRow, EqualsTheOracleBitForBit) {
-  const std::vector<uint64_t> sizes = ragged_sizes();
+  const std::vector<uint64_t> sizes = mixed_sizes();
   uint64_t seed = static_cast<uint64_t>(GetParam()) * 1000;
   for (int o = 0; o < kNumOps; ++o) {
     const Op op = static_cast<Op>(o);
-    for (const Shape& shape : kShapes) {
+    for (const MixedShape& shape : kShapes) {
       oracle::MixedCall call = call_of(row(), op, shape);
       if (op == Op::kAvg) call.divide_by = std::array<uint32_t, 5>{0, 3, 4, 1000, 0xfffffffb}[seed % 5];
       ASSERT_NO_FATAL_FAILURE(check_sizes(call, shape, sizes, ++seed));
@@ -261,8 +262,8 @@ TEST_P(MixedRow, EqualsTheOracleBitForBit) {
 TEST_P(MixedRow, EqualsTheOracleOverManyBlocks) {
   const std::vector<uint64_t> sizes = {1023, 1024, 1025, 4096, 5003};
   for (Op op : {Op::kSum, Op::kMin, Op::kAvg}) {
-    for (const Shape& shape : {Shape{1, 0, 1, true, false}, Shape{3, 1, 1, true, true},
-                               Shape{3, 1, 0, true, false, true}}) {
+    for (const MixedShape& shape :
+         {MixedShape{1, 0, 1, true, false}, MixedShape{3, 1, 1, true, true}, MixedShape{3, 1, 0, true, false, true}}) {
       oracle::MixedCall call = call_of(row(), op, shape);
       if (op == Op::kAvg) call.divide_by = 6;
       ASSERT_NO_FATAL_FAILURE(check_sizes(call, shape, sizes, static_cast<uint64_t>(GetParam()) * 77));
@@ -270,7 +271,7 @@ TEST_P(MixedRow, EqualsTheOracleOverManyBlocks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MixedRow, testing::Range(1, kNumRows), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, MixedRow, ::testing::Range(1, kNumRows), [](const auto& info) {
   const TypeRow row = row_at(static_cast<uint8_t>(info.param), Dtype::kFloat32);
   return std::string(dtype_name(row.input)) + "_" + std::string(dtype_name(row.wire)) + "_" +
          std::string(dtype_name(row.output));

@@ -9,14 +9,13 @@
 
 #include "kernels/guarded_buffer.h"
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "kernels/oracle.h"
 
 namespace rondo {
 namespace {
 
 constexpr uint64_t kMaxElems = 600;
-constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512};
-
 std::vector<uint64_t> ragged_sizes() {
   std::vector<uint64_t> sizes;
   for (uint64_t n = 0; n <= 70; ++n) sizes.push_back(n);
@@ -123,13 +122,13 @@ void check_call(const oracle::Call& call, uint32_t num_src) {
     for (uint64_t n : sizes) {
       const uint32_t num_dst = 1 + static_cast<uint32_t>((n + num_src) % 4);
       c.check(*table, {num_src, num_dst, n % 3 == 0, n % 2 == 0}, n);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
     for (uint32_t num_dst = 1; num_dst <= 4; ++num_dst) {
       for (int flags = 0; flags < 4; ++flags) {
         for (uint64_t n : {3, 37, 259, 577}) {
           c.check(*table, {num_src, num_dst, (flags & 1) != 0, (flags & 2) != 0}, n);
-          if (testing::Test::HasFatalFailure()) return;
+          if (::testing::Test::HasFatalFailure()) return;
         }
       }
     }
@@ -160,7 +159,7 @@ void check_dtype(Op op) {
   }
 }
 
-class ReduceKernels : public testing::TestWithParam<std::tuple<int, int>> {};
+class ReduceKernels : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(ReduceKernels, EqualTheOracleBitForBit) {
   const Op op = static_cast<Op>(std::get<1>(GetParam()));
@@ -174,7 +173,7 @@ TEST_P(ReduceKernels, EqualTheOracleBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReduceKernels,
-                         testing::Combine(testing::Range(0, kNumDtypes), testing::Range(0, kNumOps)),
+                         ::testing::Combine(::testing::Range(0, kNumDtypes), ::testing::Range(0, kNumOps)),
                          [](const auto& info) {
                            return std::string(dtype_name(static_cast<Dtype>(std::get<0>(info.param)))) + "_" +
                                   std::string(op_name(static_cast<Op>(std::get<1>(info.param))));

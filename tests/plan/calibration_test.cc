@@ -11,19 +11,13 @@
 #include <sstream>
 
 #include "algorithms/registry.h"
+#include "plan/environment_variable.h"
 #include "rondo/communicator.h"
 
 namespace rondo {
 namespace {
 
-class Setting {  // an environment variable in a scope
- public:
-  Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using testing::EnvironmentVariable;
 
 class File {  // a file with this text, in a scope
  public:
@@ -174,14 +168,14 @@ TEST(Calibration, SettingNamesAFileOrTurnsItOff) {
   const File file(format_calibration(sample()));
   std::string from;
   {
-    const Setting use("RONDO_CALIBRATION", file.path());
+    const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
     const Expected<CostsInForce> costs = costs_in_force(&from, false);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
     EXPECT_EQ(costs->costs, sample().costs);
     EXPECT_EQ(costs->corrections, sample().corrections);
     EXPECT_EQ(from, file.path());
   }
-  const Setting off("RONDO_CALIBRATION", "off");
+  const EnvironmentVariable off("RONDO_CALIBRATION", "off");
   EXPECT_EQ(costs_in_force(&from, false)->costs, built_in_costs());
   EXPECT_EQ(from, "built in");
 }
@@ -193,7 +187,7 @@ TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
        {std::pair{std::string("rondo_calibration = 99\nwhatever that version has\n"), "version 99"},
         {format_calibration(elsewhere), "Processor of another machine"}}) {
     const File file(text);
-    const Setting use("RONDO_CALIBRATION", file.path());
+    const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
     std::string from;
     const Expected<CostsInForce> costs = costs_in_force(&from, false);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
@@ -204,13 +198,13 @@ TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
 
 TEST(Calibration, ANamedFileMustBeThereAndWellFormed) {
   {
-    const Setting missing("RONDO_CALIBRATION", "/nowhere/calibration");
+    const EnvironmentVariable missing("RONDO_CALIBRATION", "/nowhere/calibration");
     const auto comms = Communicator::init_all(2);
     ASSERT_FALSE(comms.ok());
     EXPECT_NE(comms.status().message().find("RONDO_CALIBRATION=/nowhere/calibration"), std::string_view::npos);
   }
   const File file("rondo_calibration = 2\nnonsense\n");
-  const Setting bad("RONDO_CALIBRATION", file.path());
+  const EnvironmentVariable bad("RONDO_CALIBRATION", file.path());
   const auto comms = Communicator::init_all(2);
   ASSERT_FALSE(comms.ok());
   EXPECT_EQ(comms.status().code(), StatusCode::kInvalidArgument);
@@ -220,12 +214,12 @@ TEST(Calibration, ANamedFileMustBeThereAndWellFormed) {
 
 TEST(Calibration, DefaultPlace) {
   {
-    const Setting xdg("XDG_CONFIG_HOME", "/somewhere");
+    const EnvironmentVariable xdg("XDG_CONFIG_HOME", "/somewhere");
     EXPECT_EQ(default_calibration_path(), "/somewhere/rondo/calibration");
   }
   const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
   {
-    const Setting other("HOME", "/home/someone");
+    const EnvironmentVariable other("HOME", "/home/someone");
     EXPECT_EQ(default_calibration_path(), "/home/someone/.config/rondo/calibration");
   }
   EXPECT_EQ(default_calibration_path(), "");
@@ -243,7 +237,7 @@ TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   auto choice = [](const auto& comms, size_t rank) {
     return comms[rank]->explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
   };
-  const Setting use("RONDO_CALIBRATION", file.path());
+  const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
   auto comms = Communicator::init_all(4);
   ASSERT_TRUE(comms.ok()) << comms.status().to_string();
   EXPECT_TRUE(choice(*comms, 0).starts_with("one_shot") || choice(*comms, 0).starts_with("direct"))
@@ -263,7 +257,7 @@ TEST(Calibration, RankZerosCorrectionsDecideOnAllRanks) {
         for (int8_t& size : all.sixteenths[world][algorithm_index(a)][form]) size = a.name == "circulant" ? -100 : 0;
       }
   const File file(format_calibration(slow_but_one));
-  const Setting use("RONDO_CALIBRATION", file.path());
+  const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
   auto comms = Communicator::init_all(4);
   ASSERT_TRUE(comms.ok()) << comms.status().to_string();
   for (const uint64_t count : {2u, 1000u, 1000000u})
@@ -277,7 +271,7 @@ TEST(Calibration, RankZerosCorrectionsDecideOnAllRanks) {
   all.known[0][row_of(Collective::kAllReduce, "tree")] = 0;
   all.known[1][row_of(Collective::kAllReduce, "tree")] = 0;
   const File less(format_calibration(slow_but_one));
-  const Setting use_less("RONDO_CALIBRATION", less.path());
+  const EnvironmentVariable use_less("RONDO_CALIBRATION", less.path());
   comms = Communicator::init_all(4);
   ASSERT_TRUE(comms.ok()) << comms.status().to_string();
   const std::string plan = (*comms)[0]->explain_plan(Collective::kAllReduce, 2, Dtype::kFloat32, Op::kSum);

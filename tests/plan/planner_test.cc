@@ -5,24 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "api/communicator_impl.h"
+#include "plan/environment_variable.h"
 #include "rondo/communicator.h"
 
 namespace rondo {
 namespace {
 
-class Setting {  // an environment variable in a scope
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using testing::EnvironmentVariable;
 
 std::vector<std::unique_ptr<Communicator>> make(int nranks) {
   auto comms = Communicator::init_all(nranks);
@@ -71,7 +64,7 @@ TEST(Planner, EveryCandidateCanBeForced) {
 }
 
 TEST(Planner, SettingIsObeyedWhereItCanServeAndSaidWhereItCannot) {
-  const Setting tree("RONDO_ALGO", "tree");
+  const EnvironmentVariable tree("RONDO_ALGO", "tree");
   const auto comms = make(4);
   EXPECT_TRUE(comms[0]->explain_plan(Collective::kAllReduce, 1000, Dtype::kFloat32, Op::kSum).starts_with("tree"));
   const std::string other = comms[0]->explain_plan(Collective::kAllGather, 1000, Dtype::kFloat32, Op::kSum);
@@ -79,7 +72,7 @@ TEST(Planner, SettingIsObeyedWhereItCanServeAndSaidWhereItCannot) {
 }
 
 TEST(Planner, ProtocolSetting) {
-  const Setting algorithm("RONDO_ALGO", "ring"), simple("RONDO_PROTO", "simple");
+  const EnvironmentVariable algorithm("RONDO_ALGO", "ring"), simple("RONDO_PROTO", "simple");
   const auto comms = make(3);
   const std::string why = comms[0]->explain_plan(Collective::kAllReduce, 6, Dtype::kFloat32, Op::kSum);
   EXPECT_TRUE(why.starts_with("ring simple")) << why;
@@ -91,7 +84,7 @@ TEST(Planner, BadSettingsAreNamed) {
                                     {"RONDO_TIMEOUT_S", "soon"},
                                     {"RONDO_MESSAGE_BYTES", "12"},
                                     {"RONDO_SIMD", "mmx"}}) {
-    const Setting bad(name, value);
+    const EnvironmentVariable bad(name, value);
     const auto comms = Communicator::init_all(2);
     ASSERT_FALSE(comms.ok()) << name;
     EXPECT_EQ(comms.status().code(), StatusCode::kInvalidArgument);
@@ -102,7 +95,7 @@ TEST(Planner, BadSettingsAreNamed) {
 
 // Across slow links the planner takes one crossing for short messages, and the fewest bytes for long ones.
 TEST(Planner, OnSeveralHostsTakesWhatCrossesLeast) {
-  const Setting hosts("RONDO_HOSTS", "3x2");
+  const EnvironmentVariable hosts("RONDO_HOSTS", "3x2");
   const auto comms = make(6);
   const auto hop = static_cast<size_t>(CostTerm::kHostHop), byte = static_cast<size_t>(CostTerm::kHostByte);
   for (const Collective c : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,

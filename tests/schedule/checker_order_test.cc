@@ -9,7 +9,7 @@ namespace {
 
 // --- deadlock and depth -------------------------------------------------------------------------------------------
 
-TEST(Checker, DeadlockNamesTheBlockedRanks) {
+TEST(CheckerOrder, DeadlockNamesTheBlockedRanks) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   for (RankSchedule& r : s.ranks) std::swap(r.lanes[0][0], r.lanes[0][1]);
   expect_refused(s,
@@ -36,7 +36,7 @@ Schedule needs_depth(int early) {
   });
 }
 
-TEST(Checker, FindsTheSmallestDepth) {
+TEST(CheckerOrder, FindsTheSmallestDepth) {
   CheckOptions options;
   options.ragged = false;
   for (int early : {1, 2, 5}) {
@@ -49,7 +49,7 @@ TEST(Checker, FindsTheSmallestDepth) {
   expect_refused(needs_depth(5), "waits for space towards rank 1 (tag 0)", options);
 }
 
-TEST(Checker, RingNeedsOneSlotMoreThanMessagesPerChunk) {
+TEST(CheckerOrder, RingNeedsOneSlotMoreThanMessagesPerChunk) {
   for (int slices = 1; slices <= 4; ++slices) {
     CheckOptions options;
     options.max_messages_per_chunk = slices;
@@ -61,13 +61,13 @@ TEST(Checker, RingNeedsOneSlotMoreThanMessagesPerChunk) {
 
 // --- races --------------------------------------------------------------------------------------------------------
 
-TEST(Checker, OneShotInPlaceMustWaitForItsOwnSend) {  // regression: found in the first version of one_shot.h
+TEST(CheckerOrder, OneShotInPlaceMustWaitForItsOwnSend) {  // regression: found in the first version of one_shot.h
   Schedule s = of("one_shot", Collective::kAllReduce, 2);
   std::erase_if(s.ranks[0].lanes[1], [](const Instruction& i) { return i.verb == Verb::kWait; });
   expect_refused(s, "writes out[0] of rank 0 without being ordered after rank 0 lane 0 pc 0");
 }
 
-TEST(Checker, InputOverwrittenInPlace) {
+TEST(CheckerOrder, InputOverwrittenInPlace) {
   const Schedule s = schedule_of(Collective::kAllReduce, 2, [](Recorder& p, Rank r) {
     p.chunks(1, 1);
     p.lane(0);
@@ -83,7 +83,7 @@ TEST(Checker, InputOverwrittenInPlace) {
   EXPECT_TRUE(check_schedule(s, kValues).ok) << "out of place nothing is wrong with it";
 }
 
-TEST(Checker, LanesThatShareAChunkNeedAWait) {
+TEST(CheckerOrder, LanesThatShareAChunkNeedAWait) {
   auto text = [](bool waits) {
     return schedule_of(Collective::kAllGather, 2, [waits](Recorder& p, Rank r) {
       p.chunks(1, 2);
@@ -100,7 +100,7 @@ TEST(Checker, LanesThatShareAChunkNeedAWait) {
   expect_refused(text(false), "out[0]");
 }
 
-TEST(Checker, RaceIsFoundWhateverTheInterleavingDid) {
+TEST(CheckerOrder, RaceIsFoundWhateverTheInterleavingDid) {
   // Lane 1 happens to run after lane 0 here, but nothing orders them.
   const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
     p.chunks(1, 1, 1);
@@ -112,7 +112,7 @@ TEST(Checker, RaceIsFoundWhateverTheInterleavingDid) {
   expect_refused(s, "reads scratch[0] of rank 0 without being ordered after rank 0 lane 0 pc 0");
 }
 
-TEST(Checker, EveryLoopHasItsOwnScratch) {
+TEST(CheckerOrder, EveryLoopHasItsOwnScratch) {
   // Within a loop the wait orders the two. The next loop's write need not wait for this loop's read.
   const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
     p.chunks(1, 1, 1);
@@ -125,13 +125,13 @@ TEST(Checker, EveryLoopHasItsOwnScratch) {
   EXPECT_TRUE(check_schedule(s).ok) << check_schedule(s).reason;
 }
 
-TEST(Checker, DirectNeedsTheEntryCredit) {
+TEST(CheckerOrder, DirectNeedsTheEntryCredit) {
   Schedule s = of("direct", Collective::kAllReduce, 3);
   std::swap(s.ranks[1].lanes[0][1], s.ranks[1].lanes[0][2]);  // works before the others have come
   expect_refused(s, "accesses in[1] of rank 0, which may not have begun the operation");
 }
 
-TEST(Checker, DirectNeedsTheExitCredit) {
+TEST(CheckerOrder, DirectNeedsTheExitCredit) {
   Schedule s = of("direct", Collective::kAllGather, 3);
   std::swap(s.ranks[1].lanes[0][2], s.ranks[1].lanes[0][3]);  // sends its exit credit first
   expect_refused(s, "accesses buffers of rank 0, whose operation may have ended by then");

@@ -11,7 +11,7 @@ namespace {
 
 /// Marks every element of all loops and chunks.
 void expect_covers_once(uint64_t total, uint64_t chunks, uint64_t loop_elems) {
-  SCOPED_TRACE(testing::Message() << total << " elements, " << chunks << " chunks, " << loop_elems << " a loop");
+  SCOPED_TRACE(::testing::Message() << total << " elements, " << chunks << " chunks, " << loop_elems << " a loop");
   std::vector<int> seen(total, 0);
   const uint64_t loops = num_loops(total, chunks, loop_elems);
   for (uint64_t loop = 0; loop < loops; ++loop) {

@@ -60,7 +60,7 @@ TEST(Renderer, RingAllGatherOfThreeRanks) {
             golden("ring_all_gather_3_ranks_6_elems.txt"));
 }
 
-class EveryCollective : public testing::TestWithParam<Algorithm> {};
+class EveryCollective : public ::testing::TestWithParam<Algorithm> {};
 
 TEST_P(EveryCollective, OfFourRanks) {
   const Algorithm& a = GetParam();
@@ -70,7 +70,7 @@ TEST_P(EveryCollective, OfFourRanks) {
   if (collective_is_rooted(a.collective)) options.root = 2;
   EXPECT_EQ(explain(a, options), golden(label(a) + "_4_ranks.txt"));
 }
-INSTANTIATE_TEST_SUITE_P(Linear, EveryCollective, testing::ValuesIn(linear::kRows),
+INSTANTIATE_TEST_SUITE_P(Linear, EveryCollective, ::testing::ValuesIn(linear::kRows),
                          [](const auto& info) { return label(info.param); });
 
 /// "from->to value" of one step, one row for each message.
@@ -196,7 +196,7 @@ void for_every_row(int nranks, F run) {
     }
 }
 
-class EveryAlgorithm : public testing::TestWithParam<int> {};
+class EveryAlgorithm : public ::testing::TestWithParam<int> {};
 
 TEST_P(EveryAlgorithm, EndsWithItsPostcondition) {
   const int nranks = GetParam();
@@ -293,7 +293,7 @@ TEST_P(EveryAlgorithm, WritesSumsInTheOrderInWhichTheyAreAdded) {
     }
   });
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, testing::Range(1, 10));
+INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, ::testing::Range(1, 10));
 
 TEST(Steps, RangesMeetChunkByChunk) {  // sent as one range, received as two
   Schedule s;

@@ -11,7 +11,7 @@
 namespace rondo::testing {
 namespace {
 
-TEST(LinkTransport, ProcessesToo) {
+TEST(LinkTransportProcesses, ProcessesToo) {
   constexpr int kRanks = 2;
   IdPipes id_pipes(kRanks);
   report(run_processes_bare(kRanks,

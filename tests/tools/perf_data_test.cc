@@ -68,7 +68,7 @@ uint64_t reduce_in_order(Dtype dtype, Op op, std::vector<uint64_t> operands, con
          (dtype_bytes(dtype) == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * dtype_bytes(dtype))) - 1);
 }
 
-class AnyOrder : public testing::TestWithParam<int> {};
+class AnyOrder : public ::testing::TestWithParam<int> {};
 
 TEST_P(AnyOrder, GivesTheExpectedBits) {
   const int nranks = GetParam();
@@ -97,7 +97,7 @@ TEST_P(AnyOrder, GivesTheExpectedBits) {
       }
     }
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, AnyOrder, testing::Values(1, 2, 3, 4, 7, 8, 17, 64));
+INSTANTIATE_TEST_SUITE_P(Ranks, AnyOrder, ::testing::Values(1, 2, 3, 4, 7, 8, 17, 64));
 
 TEST(PerfData, EveryRanksContributionMatters) {
   for (int d = 0; d < kNumDtypes; ++d) {
@@ -188,7 +188,7 @@ TEST(MixedTypes, ResultsAreRoundedWhereTheRuleSays) {
           const TypeRow t = row_at(index, Dtype::kFloat32);
           if (t == uniform_row(t.input)) continue;
           const DataSpec spec{collective_traits(c), t, static_cast<Op>(o), nranks, 3};
-          SCOPED_TRACE(testing::Message() << spec.traits.name << " " << op_name(spec.op) << " row " << int{index});
+          SCOPED_TRACE(::testing::Message() << spec.traits.name << " " << op_name(spec.op) << " row " << int{index});
           PerfData data(spec);
           std::vector<std::vector<uint8_t>> inputs(static_cast<size_t>(nranks));
           for (int r = 0; r < nranks; ++r) {

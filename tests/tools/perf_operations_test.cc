@@ -107,7 +107,7 @@ TEST(Segments, AreWhatMustArrive) {
       for (const uint64_t bytes : {0, 4, 44, 1000})
         for (Rank root = 0; root < (o.is_rooted() ? nranks : 1); ++root) {
           if (o.traits.reduces || !o.moves_bytes()) continue;
-          SCOPED_TRACE(testing::Message()
+          SCOPED_TRACE(::testing::Message()
                        << o.name << ", " << nranks << " ranks, " << bytes << " bytes, root " << root);
           const CallShape shape = call_shape(o, Dtype::kFloat32, nranks, bytes);
           std::vector<RankLayout> layouts;

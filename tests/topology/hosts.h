@@ -1,11 +1,15 @@
 // Hosts for tests: made in code without hwloc, or read from texts if hwloc is available.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "topology/host_source.h"
+#include "topology/places.h"
 
 namespace rondo::testing {
 
@@ -38,6 +42,13 @@ inline HostTopology grid_host(const Grid& g) {
     }
   }
   return host;
+}
+
+/// The places of this number of ranks. None if the host has none for them, which also fails the test.
+inline std::vector<Placement> placed(const HostTopology& host, int ranks) {
+  auto places = place_ranks(host, ranks);
+  EXPECT_TRUE(places.ok()) << places.status().to_string();
+  return places.ok() ? *places : std::vector<Placement>();
 }
 
 inline std::string read_text(const std::string& path) {

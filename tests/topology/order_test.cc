@@ -17,12 +17,6 @@ namespace {
 
 constexpr size_t index_of(Crossing c) { return static_cast<size_t>(c); }
 
-std::vector<Placement> placed(const HostTopology& host, int ranks) {
-  auto places = place_ranks(host, ranks);
-  EXPECT_TRUE(places.ok()) << places.status().to_string();
-  return places.ok() ? *places : std::vector<Placement>();
-}
-
 void expect_permutation_from_0(const std::vector<int>& ring, int n) {
   ASSERT_EQ(ring.size(), static_cast<size_t>(n));
   EXPECT_EQ(ring.front(), 0);

@@ -12,13 +12,7 @@
 namespace rondo::testing {
 namespace {
 
-std::vector<Placement> placed(const HostTopology& host, int ranks) {
-  auto places = place_ranks(host, ranks);
-  EXPECT_TRUE(places.ok()) << places.status().to_string();
-  return places.ok() ? *places : std::vector<Placement>();
-}
-
-std::vector<DevicePlacement> placed(const HostWithDevices& host, int ranks, std::span<const int> gpus) {
+std::vector<DevicePlacement> placed_with_devices(const HostWithDevices& host, int ranks, std::span<const int> gpus) {
   auto places = place_ranks_and_devices(host, ranks, gpus);
   EXPECT_TRUE(places.ok()) << places.status().to_string();
   return places.ok() ? *places : std::vector<DevicePlacement>();
@@ -132,14 +126,14 @@ HostWithDevices with_gpus() {
 TEST(Places, OfGpusAreTheCoresNextToThem) {
   HostWithDevices host = with_gpus();
   const std::vector<int> gpus = {2, 0, 1, 3};
-  const auto places = placed(host, 4, gpus);
+  const auto places = placed_with_devices(host, 4, gpus);
   EXPECT_EQ(places[0].core, 12);
   EXPECT_EQ(places[1].core, 4);
   EXPECT_EQ(places[2].core, 6) << "two GPUs share a node's four cores";
   EXPECT_EQ(places[3].core, 0) << "nothing is known of its place: all cores";
   for (const DevicePlacement& p : places) EXPECT_FALSE(p.away);
   restrict_pus(host, std::vector<int>{0, 1, 2, 8});  // none of node 1, one of package 1
-  const auto restricted = placed(host, 4, gpus);
+  const auto restricted = placed_with_devices(host, 4, gpus);
   EXPECT_TRUE(restricted[0].away && restricted[1].away);
   EXPECT_EQ(restricted[0].core, 8);
   EXPECT_EQ(restricted[1].package, 0);
@@ -162,12 +156,13 @@ TEST(Places, TheNearestNicAndAmongEqualOnesTheLeastUsed) {
     return found;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(placed(host, 2, {})), (Names{"eth0", "eth0"}));
+  EXPECT_EQ(names(placed_with_devices(host, 2, {})), (Names{"eth0", "eth0"}));
   nic("mlx5_0", true, 1);
   nic("mlx5_1", true, 1);
   nic("mlx5_2", true, 2);
-  EXPECT_EQ(names(placed(host, 4, {})), (Names{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_2"})) << "no rail is Ethernet";
-  EXPECT_EQ(names(placed(host, 3, std::vector<int>{0, 1, 2})), (Names{"mlx5_0", "mlx5_1", "mlx5_2"}));
+  EXPECT_EQ(names(placed_with_devices(host, 4, {})), (Names{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_2"}))
+      << "no rail is Ethernet";
+  EXPECT_EQ(names(placed_with_devices(host, 3, std::vector<int>{0, 1, 2})), (Names{"mlx5_0", "mlx5_1", "mlx5_2"}));
 }
 
 TEST(Places, WrongRequestsAreNamed) {

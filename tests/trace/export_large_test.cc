@@ -9,7 +9,7 @@
 namespace rondo::testing {
 namespace {
 
-TEST(ChromeTrace, AMillionRecords) {
+TEST(ChromeTraceLarge, AMillionRecords) {
   constexpr uint32_t kMessages = 500'000;
   std::vector<TraceFile> files = {exchange_file(0), exchange_file(1)};
   for (uint32_t m = 0; m < kMessages; ++m) {

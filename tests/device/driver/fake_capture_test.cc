@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/driver/add_kernel.h"
 #include "device/driver/driver.h"
 #include "support/fake_cuda/fake_cuda.h"
 
@@ -17,14 +18,6 @@ namespace {
 
 using namespace rondo::cuda;
 
-struct AddArgs {
-  int* value;
-  int by;
-};
-void add(const void* args, uint32_t, uint32_t) {
-  const auto* a = static_cast<const AddArgs*>(args);
-  *a->value += a->by;
-}
 // Two of these end only if both run.
 void pair_up(const void* args, uint32_t, uint32_t) {
   auto* count = *static_cast<std::atomic<int>* const*>(args);

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/driver/add_kernel.h"
 #include "device/driver/handles.h"
 #include "support/fake_cuda/fake_cuda.h"
 
@@ -99,14 +100,6 @@ void meet(const void* args, uint32_t grid, uint32_t) {
   const auto* m = static_cast<const Meeting*>(args);
   m->arrived->fetch_add(static_cast<int>(grid));
   while (m->wanted->load() < m->until) sched_yield();
-}
-struct AddArgs {
-  int* value;
-  int by;
-};
-void add(const void* args, uint32_t, uint32_t) {
-  const auto* a = static_cast<const AddArgs*>(args);
-  *a->value += a->by;
 }
 
 TEST_F(Fake, DevicesAreWhatTheMachineSays) {

@@ -14,20 +14,10 @@
 namespace rondo::testing {
 namespace {
 
-constexpr DeviceProtocol kProtocols[] = {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128};
 constexpr Dtype kAllDtypes[] = {Dtype::kInt8,    Dtype::kUint8,    Dtype::kInt32,      Dtype::kUint32,
                                 Dtype::kInt64,   Dtype::kUint64,   Dtype::kFloat16,    Dtype::kFloat32,
                                 Dtype::kFloat64, Dtype::kBfloat16, Dtype::kFloat8E4m3, Dtype::kFloat8E5m2};
 constexpr Op kAllOps[] = {Op::kSum, Op::kProd, Op::kMax, Op::kMin, Op::kAvg, Op::kPremulSum};
-
-Case case_of(Collective collective, const char* algorithm, uint64_t count) {
-  Case c;
-  c.collective = collective;
-  c.algorithm = find_algorithm(collective, algorithm);
-  RONDO_CHECK(c.algorithm != nullptr);
-  c.count_elems = count;
-  return c;
-}
 
 TEST(Calls, EveryDtypeAndOp) {
   const int nranks = 3;

@@ -18,7 +18,7 @@ constexpr const char* kOpen = "cuIpcOpenMemHandle_v2";
 
 // fn(communicator of devices, fake driver of this process): each rank's process has its own fake device.
 template <class Fn>
-void on_devices(int nranks, Fn fn, SpawnOptions options = {}, double init_deadline_s = 0) {
+void on_own_devices(int nranks, Fn fn, SpawnOptions options = {}, double init_deadline_s = 0) {
   WatchedCuda cuda(nranks);
   options.config.deadline_s = 60;
   options.deadline_s = 120;
@@ -71,7 +71,7 @@ void expect_way(Communicator& comm, float* data, bool nowhere, bool fell_back, c
 TEST(DeviceDirectProcessesTest, AllocatedMemory) {
   for (const int nranks : {1, 2, 3, 5}) {
     const DataTables tables = direct_tables(nranks);
-    on_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
+    on_own_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
       const uint64_t opened = fake.calls(kOpen);
       RONDO_TRY_ASSIGN(void* const memory, comm.alloc(CaseRunner::memory_bytes(buffer_bytes(nranks))));
       EXPECT_EQ(fake.calls(kOpen) - opened, static_cast<uint64_t>(nranks - 1));
@@ -87,7 +87,7 @@ TEST(DeviceDirectProcessesTest, AllocatedMemory) {
 TEST(DeviceDirectProcessesTest, RegisteredMemory) {
   for (const int nranks : {2, 4}) {
     const DataTables tables = direct_tables(nranks);
-    on_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
+    on_own_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
       const uint64_t bytes = CaseRunner::memory_bytes(buffer_bytes(nranks)),
                      extra = 64u * static_cast<uint64_t>(comm.rank());
       RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(bytes + 1024));
@@ -115,7 +115,7 @@ TEST(DeviceDirectProcessesTest, RegisteredMemory) {
 TEST(DeviceDirectProcessesTest, PartsThatAreNotRegistered) {
   for (const int nranks : {2, 3}) {
     const DataTables tables = direct_tables(nranks);
-    on_devices(nranks, [&](Communicator& comm, FakeCuda&) -> Status {
+    on_own_devices(nranks, [&](Communicator& comm, FakeCuda&) -> Status {
       const uint64_t bytes = CaseRunner::memory_bytes(buffer_bytes(nranks));
       RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(bytes));
       RONDO_TRY(comm.register_memory(memory.as(), comm.rank() == 1 ? bytes / 2 : bytes));
@@ -136,7 +136,7 @@ TEST(DeviceDirectProcessesTest, PartsThatAreNotRegistered) {
 // Memory that was freed while registered, and allocated again at the same address, is other memory.
 TEST(DeviceDirectProcessesTest, MemoryAllocatedAnewAtTheSameAddress) {
   constexpr uint64_t kBytes = 3 << 20;  // a separate block whose address is reused
-  on_devices(3, [&](Communicator& comm, FakeCuda&) -> Status {
+  on_own_devices(3, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(kBytes));
     float* const data = memory.as<float>();
     const bool renews = comm.rank() == 1;
@@ -161,7 +161,7 @@ TEST(DeviceDirectProcessesTest, MemoryAllocatedAnewAtTheSameAddress) {
 // Closing a handle waits for the device, here for a while on rank 1. Rank 0 must not go on and free its memory earlier.
 TEST(DeviceDirectProcessesTest, NobodyHasItMappedWhenDeregisterReturns) {
   Shared<SharedCounter> busy;
-  on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
+  on_own_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(4096));
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
     RONDO_TRY(comm.register_memory(memory.as(), 4096));
@@ -183,7 +183,7 @@ TEST(DeviceDirectProcessesTest, NobodyHasItMappedWhenDeregisterReturns) {
 
 // A call that has not run yet uses its region, so its number must not be reused meanwhile.
 TEST(DeviceDirectProcessesTest, DeregisteringWaitsForCallsUnderWay) {
-  on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
+  on_own_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(8192));
     RONDO_TRY_ASSIGN(const auto other, cuda::DeviceMemory::make(8192));
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
@@ -207,7 +207,7 @@ TEST(DeviceDirectProcessesTest, DeregisteringWaitsForCallsUnderWay) {
 }
 
 TEST(DeviceDirectProcessesTest, TwoCommunicatorsShareAnAllocation) {
-  on_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
+  on_own_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
     RONDO_TRY_ASSIGN(auto other, comm.split(0, 1 - comm.rank()));  // in another order
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(16384));
     RONDO_TRY(comm.register_memory(memory.as(), 8192));
@@ -232,7 +232,7 @@ TEST(DeviceDirectProcessesTest, TwoCommunicatorsShareAnAllocation) {
 
 // Regions come and go while calls run. Numbers are reused.
 TEST(DeviceDirectProcessesTest, RegionsComeAndGo) {
-  on_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
+  on_own_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
     std::vector<void*> allocated;
     RONDO_TRY_ASSIGN(void* const first, comm.alloc(8192));
@@ -257,7 +257,7 @@ TEST(DeviceDirectProcessesTest, RegionsComeAndGo) {
 }
 
 TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
-  on_devices(3, [&](Communicator& comm, FakeCuda& fake) -> Status {
+  on_own_devices(3, [&](Communicator& comm, FakeCuda& fake) -> Status {
     const Rank rank = comm.rank();
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(8192));
     RONDO_TRY_ASSIGN(const auto pooled, cuda::DeviceMemory::make(8192));
@@ -301,7 +301,7 @@ TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
 }
 
 TEST(DeviceDirectProcessesTest, ManyRegions) {
-  on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
+  on_own_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(8192));
     for (uint32_t i = 0; i < SharedRegions::kMaxRegions; ++i)
       RONDO_TRY(comm.register_memory(memory.as() + i, 8192 - i));
@@ -316,7 +316,7 @@ TEST(DeviceDirectProcessesTest, ManyRegions) {
 // A missing rank and a dead one end the others' calls.
 TEST(DeviceDirectProcessesTest, ARankThatDoesNotRegister) {
   Shared<SharedCounter> ended;
-  on_devices(
+  on_own_devices(
       2,
       [&](Communicator& comm, FakeCuda&) -> Status {
         RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(64));
@@ -335,7 +335,7 @@ TEST(DeviceDirectProcessesTest, AKilledRankEndsRegistrationsOfTheOthers) {
   for (const bool frees : {false, true}) {
     SpawnOptions options;
     options.may_die = {2};
-    on_devices(
+    on_own_devices(
         3,
         [&](Communicator& comm, FakeCuda&) -> Status {
           RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(64));

@@ -14,7 +14,7 @@ namespace {
 Config config_of(const std::string& settings) { return device_config("device_blocks = -6\n" + settings); }
 
 template <class Fn>
-void on_devices(int nranks, Fn fn, const std::string& settings = "algo = ring") {
+void on_linked_devices(int nranks, Fn fn, const std::string& settings = "algo = ring") {
   WatchedCuda cuda(nranks);
   SpawnOptions options;
   options.config = config_of(settings);
@@ -39,7 +39,7 @@ int num_calls(int nranks) {
 TEST(DeviceDirectTest, AnyMemoryOfTheDriverIsReached) {
   for (const int nranks : {1, 2, 3, 5}) {
     const DataTables tables = direct_tables(nranks);
-    on_devices(nranks, [&](Communicator& comm, FakeCuda&) -> Status {
+    on_linked_devices(nranks, [&](Communicator& comm, FakeCuda&) -> Status {
       RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(CaseRunner::memory_bytes(buffer_bytes(nranks))));
       return run_direct_cases(comm, tables, memory.as());
     });
@@ -52,7 +52,7 @@ TEST(DeviceDirectTest, AnyMemoryOfTheDriverIsReached) {
 TEST(DeviceDirectTest, OneRanksMemoryThatCannotBeSharedSendsAllTheOtherWay) {
   for (const int nranks : {2, 3, 4}) {
     const DataTables tables = direct_tables(nranks);
-    on_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
+    on_linked_devices(nranks, [&](Communicator& comm, FakeCuda& fake) -> Status {
       RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(CaseRunner::memory_bytes(buffer_bytes(nranks))));
       if (comm.rank() == nranks - 1) fake.forbid_ipc(memory.get());
       return run_direct_cases(comm, tables, memory.as());
@@ -69,7 +69,7 @@ TEST(DeviceDirectTest, OneRanksMemoryThatCannotBeSharedSendsAllTheOtherWay) {
 TEST(DeviceDirectTest, TwoCommunicatorsAndChangingBuffers) {
   constexpr int kRanks = 3;
   constexpr size_t kCount = 3001;
-  on_devices(kRanks, [&](Communicator& comm, FakeCuda& fake) -> Status {
+  on_linked_devices(kRanks, [&](Communicator& comm, FakeCuda& fake) -> Status {
     RONDO_TRY_ASSIGN(auto other, comm.split(0, comm.rank()));
     RONDO_TRY_ASSIGN(const auto open, cuda::DeviceMemory::make(2 * kCount * sizeof(float)));
     RONDO_TRY_ASSIGN(const auto closed, cuda::DeviceMemory::make(2 * kCount * sizeof(float)));
@@ -106,7 +106,7 @@ TEST(DeviceDirectTest, TwoCommunicatorsAndChangingBuffers) {
 // A buffer's region is looked up when a call is captured. Its replays take the same way.
 TEST(DeviceDirectTest, CapturedCalls) {
   constexpr size_t kCount = 2000;
-  on_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
+  on_linked_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
     RONDO_TRY_ASSIGN(const auto a, cuda::DeviceMemory::make(kCount * sizeof(float)));
     RONDO_TRY_ASSIGN(const auto b, cuda::DeviceMemory::make(kCount * sizeof(float)));
     if (comm.rank() == 0) fake.forbid_ipc(b.get());
@@ -144,7 +144,7 @@ TEST(DeviceDirectTest, CapturedCalls) {
 }
 
 TEST(DeviceDirectTest, ExplainNamesBothWays) {
-  on_devices(
+  on_linked_devices(
       2,
       [](Communicator& comm, FakeCuda&) -> Status {
         const std::string why = comm.explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
@@ -156,7 +156,7 @@ TEST(DeviceDirectTest, ExplainNamesBothWays) {
 }
 
 TEST(DeviceDirectTest, CanBeTurnedOff) {
-  on_devices(
+  on_linked_devices(
       2,
       [](Communicator& comm, FakeCuda&) -> Status {
         RONDO_TRY_ASSIGN(void* const memory, comm.alloc(4096));
@@ -179,7 +179,7 @@ TEST(DeviceDirectTest, CanBeTurnedOff) {
 
 // Threads exchange nothing: a single one may register.
 TEST(DeviceDirectTest, ThreadsRegisterForThemselves) {
-  on_devices(2, [](Communicator& comm, FakeCuda& fake) -> Status {
+  on_linked_devices(2, [](Communicator& comm, FakeCuda& fake) -> Status {
     if (comm.rank() == 1) return {};
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(1000));
     RONDO_TRY_ASSIGN(const auto pooled, cuda::DeviceMemory::make(1000));

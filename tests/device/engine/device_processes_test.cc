@@ -15,7 +15,7 @@
 namespace rondo::testing {
 namespace {
 
-std::vector<Case> sample(int nranks) {
+std::vector<Case> processes_sample(int nranks) {
   std::vector<Case> cases;
   size_t i = 0;
   for (const Case& c : product_cases(nranks))
@@ -24,12 +24,12 @@ std::vector<Case> sample(int nranks) {
 }
 
 // Each rank's process uses the fake device `rank % devices` of one machine.
-void conform(const FakeMachine& machine, int nranks, const std::string& settings) {
+void conform_processes(const FakeMachine& machine, int nranks, const std::string& settings) {
   EmulatedCuda cuda(machine);
   const int devices = static_cast<int>(machine.devices.size());
   Config config = device_config(settings);
   config.device = devices == 1 ? 0 : -1;
-  const std::vector<Case> cases = sample(nranks);
+  const std::vector<Case> cases = processes_sample(nranks);
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
   SpawnOptions options;
@@ -51,22 +51,22 @@ void conform(const FakeMachine& machine, int nranks, const std::string& settings
       options);
 }
 
-void conform(int devices, int nranks, const std::string& settings) {
-  conform(FakeMachine::uniform(devices), nranks, settings);
+void conform_processes(int devices, int nranks, const std::string& settings) {
+  conform_processes(FakeMachine::uniform(devices), nranks, settings);
 }
 
 TEST(DeviceProcessesTest, StreamsOnOneDevice) {
-  for (const int nranks : {2, 3}) conform(1, nranks, "");
+  for (const int nranks : {2, 3}) conform_processes(1, nranks, "");
 }
-TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform(3, 3, "device_blocks = -6"); }
+TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform_processes(3, 3, "device_blocks = -6"); }
 TEST(DeviceProcessesTest, InterpreterOnLinkedDevices) {
   const FakeNvml nvml(linked_devices(3));
-  conform(fake_machine(linked_devices(3)), 3, "device_blocks = -6");
+  conform_processes(fake_machine(linked_devices(3)), 3, "device_blocks = -6");
 }
-TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p_level = loc"); }
+TEST(DeviceProcessesTest, ThroughHostMemory) { conform_processes(2, 2, "p2p_level = loc"); }
 
 // Two of four ranks share each device.
-TEST(DeviceProcessesTest, TwoOnEachOfTwoDevices) { conform(2, 4, ""); }
+TEST(DeviceProcessesTest, TwoOnEachOfTwoDevices) { conform_processes(2, 4, ""); }
 
 TEST(DeviceProcessesTest, TheInterpreterIsRefusedWhereProcessesShareADevice) {
   EmulatedCuda cuda(FakeMachine::uniform(1));

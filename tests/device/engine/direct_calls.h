@@ -10,6 +10,7 @@
 
 #include "api/communicator_impl.h"
 #include "conformance/case_runner.h"
+#include "device/engine/device_floats.h"
 #include "support/emulated_cuda.h"
 
 namespace rondo::testing {
@@ -100,11 +101,5 @@ inline Status run_direct_cases(Communicator& comm, const DataTables& tables, voi
   EXPECT_EQ(runner.num_unreachable() != 0, comm.size() == 1);  // a single rank uses a stream
   return {};
 }
-
-/// Makes the device's context current in this thread.
-inline void use_device(Communicator& comm) {
-  EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), 0);
-}
-inline cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 
 }  // namespace rondo::testing

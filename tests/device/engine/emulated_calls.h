@@ -14,6 +14,19 @@
 
 namespace rondo::testing {
 
+constexpr DeviceProtocol kProtocols[] = {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128};
+constexpr Dtype kFloat[] = {Dtype::kFloat32};
+constexpr Op kSumOp[] = {Op::kSum};
+
+inline Case case_of(Collective collective, const char* algorithm, uint64_t count) {
+  Case c;
+  c.collective = collective;
+  c.algorithm = find_algorithm(collective, algorithm);
+  RONDO_CHECK(c.algorithm != nullptr);
+  c.count_elems = count;
+  return c;
+}
+
 inline const char* protocol_text(DeviceProtocol p) {
   return p == DeviceProtocol::kSimple ? "simple" : p == DeviceProtocol::kLl ? "LL" : "LL128";
 }

@@ -9,19 +9,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr DeviceProtocol kProtocols[] = {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128};
-constexpr Dtype kFloat[] = {Dtype::kFloat32};
-constexpr Op kSumOp[] = {Op::kSum};
-
-Case case_of(Collective collective, const char* algorithm, uint64_t count) {
-  Case c;
-  c.collective = collective;
-  c.algorithm = find_algorithm(collective, algorithm);
-  RONDO_CHECK(c.algorithm != nullptr);
-  c.count_elems = count;
-  return c;
-}
-
 void set_deadline(EmulatedCase& c, uint64_t ns) {
   for (DeviceCall& call : c.calls()) call.deadline_ns = ns;
 }

@@ -9,10 +9,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr DeviceProtocol kProtocols[] = {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128};
-constexpr Dtype kFloat[] = {Dtype::kFloat32};
-constexpr Op kSumOp[] = {Op::kSum};
-
 Case case_of(const Algorithm& a, uint64_t count, uint32_t turn, int nranks) {
   Case c;
   c.collective = a.collective;

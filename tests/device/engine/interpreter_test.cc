@@ -10,8 +10,6 @@ namespace rondo::testing {
 namespace {
 
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8};
-constexpr Dtype kFloat[] = {Dtype::kFloat32};
-constexpr Op kSumOp[] = {Op::kSum};
 
 class EveryAlgorithm : public ::testing::TestWithParam<DeviceProtocol> {};
 

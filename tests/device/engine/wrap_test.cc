@@ -9,9 +9,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr Dtype kFloat[] = {Dtype::kFloat32};
-constexpr Op kSumOp[] = {Op::kSum};
-
 Case ring_of(uint64_t count) {
   Case c;
   c.algorithm = find_algorithm(Collective::kAllReduce, "ring");

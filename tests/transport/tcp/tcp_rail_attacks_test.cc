@@ -4,8 +4,10 @@
 namespace rondo::net {
 namespace {
 
+class TcpRailAttacks : public TcpRails {};
+
 // These connections do no harm and are closed: random bytes; another communicator's rank; one for another rank.
-TEST_F(TcpRails, UnauthenticatedConnectionsAreTurnedAway) {
+TEST_F(TcpRailAttacks, UnauthenticatedConnectionsAreTurnedAway) {
   struct Greeting {
     uint64_t magic = 0x6c6961726f646e72, session = kSession;
     int32_t from = 1, to = 0;
@@ -39,7 +41,7 @@ TEST_F(TcpRails, UnauthenticatedConnectionsAreTurnedAway) {
 
 // As many silent connections as allowed, and more: no rank that connects meanwhile is lost, even if its connection was
 // closed before its greeting came.
-TEST_F(TcpRails, IdleConnectionsKeepNoRankAway) {
+TEST_F(TcpRailAttacks, IdleConnectionsKeepNoRankAway) {
   for (const bool sealed : {false, true}) {
     const Sealer::Key key = {3, 1, 4};
     make("", sealed ? &key : nullptr);
@@ -60,7 +62,7 @@ TEST_F(TcpRails, IdleConnectionsKeepNoRankAway) {
   }
 }
 
-TEST_F(TcpRails, ListensNoMoreWhenAllHaveConnected) {
+TEST_F(TcpRailAttacks, ListensNoMoreWhenAllHaveConnected) {
   for (Rank r = 1; r < kRanks; ++r) send_short(r, 0, 100 + static_cast<uint64_t>(r), "connects");
   const int early = connect_to(0);
   ASSERT_TRUE(until([&] { return reader(0).order.size() == 2; }));
@@ -78,7 +80,7 @@ TEST_F(TcpRails, ListensNoMoreWhenAllHaveConnected) {
 }
 
 // A peer that knows the communicator and then sends nonsense is lost. None of it is delivered.
-TEST_F(TcpRails, NonsenseBehindAGreetingEndsTheConnection) {
+TEST_F(TcpRailAttacks, NonsenseBehindAGreetingEndsTheConnection) {
   struct Greeting {
     uint64_t magic = 0x6c6961726f646e72, session = kSession;
     int32_t from = 1, to = 0;
@@ -95,7 +97,7 @@ TEST_F(TcpRails, NonsenseBehindAGreetingEndsTheConnection) {
 }
 
 // From the known rank 1: another communicator's message, another rank's, a kind without a line.
-TEST_F(TcpRails, AMessageThatCannotBeMeantEndsTheConnection) {
+TEST_F(TcpRailAttacks, AMessageThatCannotBeMeantEndsTheConnection) {
   for (int what = 0; what < 3; ++what) {
     make("");
     send(1, 0, 100, "connects");
@@ -190,7 +192,7 @@ class Meddler {
 
 // For any flipped bit of sealed data the test ends at once: both messages arrive intact (the bit is not read, or
 // another connection is used), or a failure names both ranks. Altered data is never delivered.
-TEST_F(TcpRails, AnyBitThatIsFlippedIsNoticedAtOnce) {
+TEST_F(TcpRailAttacks, AnyBitThatIsFlippedIsNoticedAtOnce) {
   const Sealer::Key key = {3, 1, 4};
   size_t bytes[2] = {1, 1}, noticed = 0, harmless = 0;
   for (size_t side = 0; side < 2; ++side)
@@ -222,7 +224,7 @@ TEST_F(TcpRails, AnyBitThatIsFlippedIsNoticedAtOnce) {
   EXPECT_GT(harmless, 50u) << "greetings are sent again, and frames are padded";
 }
 
-TEST_F(TcpRails, ALongMessageAlteredIsNoticedToo) {
+TEST_F(TcpRailAttacks, ALongMessageAlteredIsNoticedToo) {
   const Sealer::Key key = {3, 1, 4};
   for (const size_t byte : {48u + 70u, 48u + 200u, 100'000u, 299'999u}) {
     make("", &key);
