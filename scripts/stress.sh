@@ -13,25 +13,26 @@ source scripts/lib.sh
 if [ "${1:-}" = --kill ]; then
   need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
   configure release -D RONDO_BUILD_BENCH=OFF
-  build build/release faults_kills_test
-  RONDO_TEST_KILLS=${2:-3000} RONDO_TEST_KILL_SEED=${3:-1} exec build/release/tests/faults_kills_test
+  build build/release faults_mp_tests
+  export RONDO_TEST_KILLS=${2:-3000} RONDO_TEST_KILL_SEED=${3:-1}
+  exec build/release/tests/faults_mp_tests --gtest_filter='Kills.*'
 fi
 preset=${1:-release} factor=${2:-12}
 case $preset in
-  release) worlds=(threads processes) ;;
-  tsan) worlds=(threads) ;;
+  release) programs=(api_tests api_mp_tests) ;;
+  tsan) programs=(api_tests) ;;
   *) echo "stress.sh [release|tsan] [factor], or --kill [number] [first]" >&2; exit 2 ;;
 esac
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 [ "$preset" = release ] || need_packages "${CLANG_PACKAGES[@]}"
 configure "$preset" -D RONDO_BUILD_BENCH=OFF
-targets=("${worlds[@]/#/api_stress_}")
-build "build/$preset" "${targets[@]/%/_test}"
+build "build/$preset" "${programs[@]}"
 total=0
-for world in "${worlds[@]}"; do
-  log=$(RONDO_TEST_STRESS_FACTOR=$factor "build/$preset/tests/api_stress_${world}_test" 2>&1) || { printf '%s\n' "$log" | tail -40 >&2; exit 1; }
+for program in "${programs[@]}"; do
+  log=$(RONDO_TEST_STRESS_FACTOR=$factor "build/$preset/tests/$program" --gtest_filter='*/Stress.*' 2>&1) ||
+    { printf '%s\n' "$log" | tail -40 >&2; exit 1; }
   count=$(printf '%s\n' "$log" | awk '/ operations, 0 wrong$/ { sum += $(NF - 3) } END { print sum + 0 }')
-  echo "$preset, ranks as $world: $count operations, 0 wrong"
+  echo "$preset, $program: $count operations, 0 wrong"
   total=$((total + count))
 done
 echo "total: $total operations, 0 wrong"

@@ -16,7 +16,7 @@ if [ "${1:-}" = --torch ]; then
   configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON -D RONDO_TORCH=ON \
     -D CMAKE_PREFIX_PATH="$("$TORCH_PYTHON" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
   build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer \
-    example_07_wrapping fsdp_checkpoint_test
+    example_07_wrapping fsdp_tests
   echo "== tests"
   run_tests --preset release -L '^torch$'
   echo "== checkpoints, read by PyTorch and by rondo"

@@ -4,6 +4,7 @@
 // again with: RONDO_TEST_FULL_MESH=3
 // timeout: 180
 // alone
+// separate
 #include "support/test_hosts.h"
 
 #include <linux/filter.h>

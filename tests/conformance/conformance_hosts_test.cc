@@ -2,6 +2,7 @@
 // labels: mp
 // timeout: 300
 // again with: RONDO_TRANSPORT=shm+ucx
+// separate
 #include <cstdlib>
 
 #include "conformance/conformance_suite.h"

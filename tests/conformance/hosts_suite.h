@@ -11,7 +11,7 @@
 
 #include "api/communicator_impl.h"
 #include "api/parts.h"
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 
 namespace rondo::testing {
 

@@ -2,7 +2,8 @@
 // the communicator's own memory makes such an algorithm a candidate, but the call's buffers are ordinary.
 // labels: mp
 // timeout: 120
-#include "conformance/conformance_suite.h"
+// separate
+#include "conformance/conformance_cases.h"
 #include "conformance/mixed_types_suite.h"
 #include "conformance/variable_counts_suite.h"
 

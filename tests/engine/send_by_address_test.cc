@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "support/forwarding_transport.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "support/fault_transport.h"
 #include "support/simple_calls.h"
 

@@ -105,7 +105,7 @@ def main() -> None:
         folder = scratch / "rondo"
         folder.mkdir()
         subprocess.run(
-            [build / "tests/fsdp_checkpoint_test", "--gtest_filter=Checkpoint.FilesAreThoseOfOtherReaders"],
+            [build / "tests/fsdp_tests", "--gtest_filter=Checkpoint.FilesAreThoseOfOtherReaders"],
             check=True,
             env={**os.environ, "RONDO_TEST_CHECKPOINTS": str(folder)},
             stdout=subprocess.DEVNULL,

@@ -1,11 +1,12 @@
 // On a real device shared by several processes: the stream engine, conformance and random calls; a killed rank.
 // labels: gpu
 // timeout: 400
+// separate
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "gpu/gpu.h"
 #include "support/simple_calls.h"
 

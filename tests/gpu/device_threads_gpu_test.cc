@@ -2,9 +2,10 @@
 // and a sequence of random calls.
 // labels: gpu
 // timeout: 400
+// separate
 #include <gtest/gtest.h>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "gpu/gpu.h"
 
 namespace rondo::testing {

@@ -1,6 +1,7 @@
 // On a real device: calls captured in a CUDA graph, replayed 1,000 times, mixed with other calls.
 // labels: gpu
 // timeout: 300
+// separate
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 // not, ragged counts, several sources and sinks; and the copy.
 // labels: gpu
 // timeout: 120
+// separate
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -3,6 +3,7 @@
 // Each loads the other's checkpoint.
 // labels: gpu
 // timeout: 120
+// separate
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -25,7 +25,7 @@ foreach(mpi openmpi mpich)
   endif()
 endforeach()
 
-# rondo_add_mpi_programs(NAME SOURCE TEST...) makes NAME_openmpi and NAME_mpich for the tests, if possible.
+# rondo_add_mpi_programs(NAME SOURCE EXECUTABLE...) makes NAME_openmpi and NAME_mpich for tests, if possible.
 function(rondo_add_mpi_programs name source)
   set(programs)
   foreach(mpi openmpi mpich)
@@ -52,9 +52,9 @@ function(rondo_add_mpi_programs name source)
   endforeach()
 endfunction()
 
-rondo_add_mpi_programs(program ${CMAKE_CURRENT_SOURCE_DIR}/mpi/program.cc mpi_communicator_test)
-if(TARGET examples_launch_test)
-  set(tests examples_launch_test examples_launch_hosts_test)
+rondo_add_mpi_programs(program ${CMAKE_CURRENT_SOURCE_DIR}/mpi/program.cc ${executable_of_mpi_communicator_test})
+set(tests ${executable_of_examples_launch_test} ${executable_of_examples_launch_hosts_test})
+if(tests)
   rondo_add_mpi_programs(mpi_comm ${PROJECT_SOURCE_DIR}/examples/02_launch/mpi_comm.cc ${tests})
   foreach(test IN LISTS tests)
     target_compile_definitions(${test} PRIVATE RONDO_EXAMPLE_LAUNCH="$<TARGET_FILE:example_02_launch>")

@@ -1,4 +1,5 @@
 // The probe of this machine, with a fake driver, NVML and /sys of another machine, and without any of them.
+// separate
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
 // The search for the CUDA driver: the messages if it is missing, turned off, too old, incomplete or without devices.
 // Each case runs in a separate process, because the result is permanent. With --driver this program prints it.
 // labels: unit tsan
+// separate
 #include "device/driver/driver.h"
 
 #include <gtest/gtest.h>

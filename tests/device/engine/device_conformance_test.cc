@@ -5,7 +5,7 @@
 // links: host_kernels
 #include <gtest/gtest.h>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "support/emulated_cuda.h"
 
 namespace rondo::testing {

@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "device/engine/device_floats.h"
 #include "protocol/spin.h"
 #include "support/emulated_cuda.h"

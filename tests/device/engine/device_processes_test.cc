@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "conformance/conformance_suite.h"
+#include "conformance/conformance_cases.h"
 #include "protocol/spin.h"
 #include "support/emulated_cuda.h"
 #include "support/simple_calls.h"

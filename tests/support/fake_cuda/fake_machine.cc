@@ -18,7 +18,7 @@ Pci pci_of(const GpuDevice& d) {
   return p;
 }
 
-std::unique_ptr<GpuMachine> fake;
+std::unique_ptr<GpuMachine> played_machine;
 Nvml table;
 
 NvmlDevice handle_of(size_t i) { return reinterpret_cast<NvmlDevice>(i + 1); }
@@ -27,19 +27,19 @@ size_t index_of(NvmlDevice d) { return reinterpret_cast<size_t>(d) - 1; }
 // Links of a device: first to the switch, then to each other device in order.
 enum class Far { kNone, kSwitch, kDevice };
 Far far_end(size_t self, unsigned link, size_t& other) {
-  const auto switched = static_cast<unsigned>(fake->devices[self].switch_links);
+  const auto switched = static_cast<unsigned>(played_machine->devices[self].switch_links);
   if (link < switched) return Far::kSwitch;
   unsigned first = switched;
-  for (other = 0; other < fake->devices.size(); ++other) {
-    first += other == self ? 0 : static_cast<unsigned>(fake->pair(self, other).nvlinks);
+  for (other = 0; other < played_machine->devices.size(); ++other) {
+    first += other == self ? 0 : static_cast<unsigned>(played_machine->pair(self, other).nvlinks);
     if (link < first) return Far::kDevice;
   }
   return Far::kNone;
 }
 
 int device_by_pci(const char* pci, NvmlDevice* device) {
-  for (size_t i = 0; i < fake->devices.size(); ++i)
-    if (fake->devices[i].pci == pci) return *device = handle_of(i), kNvmlSuccess;
+  for (size_t i = 0; i < played_machine->devices.size(); ++i)
+    if (played_machine->devices[i].pci == pci) return *device = handle_of(i), kNvmlSuccess;
   return kNvmlInvalidArgument;
 }
 int nvlink_state(NvmlDevice d, unsigned link, int* active) {
@@ -59,13 +59,13 @@ int nvlink_remote_type(NvmlDevice d, unsigned link, int* type) {
 int nvlink_remote_pci(NvmlDevice d, unsigned link, NvmlPciInfo* pci) {
   size_t other = 0;
   if (far_end(index_of(d), link, other) != Far::kDevice) return kNvmlNotSupported;
-  const Pci p = pci_of(fake->devices[other]);
+  const Pci p = pci_of(played_machine->devices[other]);
   *pci = {};
   pci->domain = p.domain, pci->bus = p.bus, pci->device = p.device;
   return kNvmlSuccess;
 }
 int p2p_status(NvmlDevice a, NvmlDevice b, int, int* status) {
-  const GpuPair& p = fake->pair(index_of(a), index_of(b));
+  const GpuPair& p = played_machine->pair(index_of(a), index_of(b));
   *status = kNvmlP2pOk;
   for (int s = 1; s <= 5; ++s)
     if (!p.access && p2p_status_text(s) == p.refused) *status = s;
@@ -74,25 +74,25 @@ int p2p_status(NvmlDevice a, NvmlDevice b, int, int* status) {
 int common_ancestor(NvmlDevice a, NvmlDevice b, int* level) {
   constexpr int kLevels[] = {kNvmlSameBoard,  kNvmlOneSwitch, kNvmlSwitches,
                              kNvmlHostBridge, kNvmlNumaNode,  kNvmlSystem};
-  const PciPath path = fake->pair(index_of(a), index_of(b)).path;
+  const PciPath path = played_machine->pair(index_of(a), index_of(b)).path;
   if (path == PciPath::kUnknown) return kNvmlNotSupported;
   *level = kLevels[static_cast<int>(path)];
   return kNvmlSuccess;
 }
 int mig_mode(NvmlDevice d, unsigned* current, unsigned* pending) {
-  *current = *pending = fake->devices[index_of(d)].mig ? 1 : 0;
+  *current = *pending = played_machine->devices[index_of(d)].mig ? 1 : 0;
   return kNvmlSuccess;
 }
 int pcie_generation(NvmlDevice d, unsigned* generation) {
-  *generation = static_cast<unsigned>(fake->devices[index_of(d)].pcie_generation);
+  *generation = static_cast<unsigned>(played_machine->devices[index_of(d)].pcie_generation);
   return kNvmlSuccess;
 }
 int pcie_width(NvmlDevice d, unsigned* lanes) {
-  *lanes = static_cast<unsigned>(fake->devices[index_of(d)].pcie_lanes);
+  *lanes = static_cast<unsigned>(played_machine->devices[index_of(d)].pcie_lanes);
   return kNvmlSuccess;
 }
 int system_driver_version(char* text, unsigned length) {
-  std::snprintf(text, length, "%s", fake->nvml_version.c_str());
+  std::snprintf(text, length, "%s", played_machine->nvml_version.c_str());
   return kNvmlSuccess;
 }
 
@@ -125,8 +125,8 @@ FakeMachine fake_machine(const GpuMachine& machine) {
 }
 
 FakeNvml::FakeNvml(GpuMachine machine) {
-  RONDO_CHECK(fake == nullptr);
-  fake = std::make_unique<GpuMachine>(std::move(machine));
+  RONDO_CHECK(played_machine == nullptr);
+  played_machine = std::make_unique<GpuMachine>(std::move(machine));
   table = {};
   table.init = [] { return kNvmlSuccess; };
 #define RONDO_PLAY(member) table.member = &member
@@ -146,7 +146,7 @@ FakeNvml::FakeNvml(GpuMachine machine) {
 
 FakeNvml::~FakeNvml() {
   set_nvml(nullptr);
-  fake.reset();
+  played_machine.reset();
 }
 
 }  // namespace rondo::testing
