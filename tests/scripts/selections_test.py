@@ -9,6 +9,7 @@ passed over: ctest reports their entries as not run.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,7 +18,7 @@ from pathlib import Path
 
 def suites_of(program: str) -> list[str]:
     listed = subprocess.run([program, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
-    return [line.split(".")[0] for line in listed.splitlines() if line[:1].strip() and "." in line.split("#")[0]]
+    return re.findall(r"^(\S+)\.$", listed, re.MULTILINE)
 
 
 def faults(suites: list[str], filters: dict[str, str]) -> list[str]:
