@@ -47,9 +47,10 @@ struct Algorithm {
   /// One line for `rondo check` and other lists.
   std::string_view summary;
   /// Records one rank's part. root is 0 if the collective has none. Registration calls it, and later every plan, from
-  /// any thread. The recording must depend on the arguments only. The function must not throw.
+  /// any thread. The recording must depend on the arguments only. The function must not throw. There are at least two
+  /// ranks: a single rank copies its input to its output, whatever the algorithm.
   void (*record)(Recorder& p, Rank rank, int nranks, Rank root);
-  /// Returns the cost for the most expensive root.
+  /// Returns the cost for the most expensive root, for at least two ranks.
   Cost (*cost)(int nranks);
   /// True if it accesses the peers' own buffers. They must be mapped. If it only pulls, they may also be readable by
   /// copy.

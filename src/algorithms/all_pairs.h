@@ -36,12 +36,10 @@ struct AllPairs {
   }
 };
 
-/// Returns the cost, but a single rank sends no message.
-constexpr Cost unless_alone(int nranks, Cost cost) { return nranks == 1 ? Cost{0, 0, 1} : cost; }
 /// The cost of a step in which the busiest rank sends its own chunk, to one rank or at once to all.
-constexpr Cost send_own_cost(int nranks) { return unless_alone(nranks, {1, 1, nranks}); }
+constexpr Cost send_own_cost(int nranks) { return {1, 1, nranks}; }
 /// The cost of a step in which the busiest rank sends each chunk but its own.
-constexpr Cost send_others_cost(int nranks) { return unless_alone(nranks, {1, nranks - 1, nranks}); }
+constexpr Cost send_others_cost(int nranks) { return {1, nranks - 1, nranks}; }
 
 /// Waits until all ranks have reached this point.
 template <class P>

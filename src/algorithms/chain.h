@@ -65,8 +65,7 @@ void ring_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   const int nranks = hosts.nranks();
   p.chunks(1, 1);
   p.lane(0);
-  if (nranks == 1) p.copy(in(0), out(0));
-  else if (link.hops == 0) p.copy_send(in(0), out(0), link.after);
+  if (link.hops == 0) p.copy_send(in(0), out(0), link.after);
   else if (link.hops < nranks - 1) p.recv_copy_send(link.before, out(0), link.after);
   else p.recv(link.before, out(0));
 }
@@ -74,11 +73,9 @@ void ring_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
 template <class P>
 void ring_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   const ChainLink link(rank, hosts, root, ChainLink::To::kRoot);
-  const int nranks = hosts.nranks();
   p.chunks(1, 1);
   p.lane(0);
-  if (nranks == 1) p.copy(in(0), out(0), Sum::kFinal);
-  else if (link.hops == 1) p.send(in(0), link.after);
+  if (link.hops == 1) p.send(in(0), link.after);
   else if (link.hops > 1) p.recv_reduce_send(link.before, in(0), link.after, own_after(1));
   else p.recv_reduce_copy(link.before, in(0), out(0), own_after(1), Sum::kFinal);
 }

@@ -93,7 +93,6 @@ void circulant_reduce_scatter(P& p, Rank rank, int nranks) {
   const Circulant self(rank, nranks);
   p.chunks(nranks, 1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   circulant_sums(
       p, self, [&](const PortSet& from, Chunk own) { p.recv_reduce_copy(from, own, out(0), kOwnFirst, Sum::kFinal); });
 }
@@ -103,7 +102,6 @@ void circulant_all_gather(P& p, Rank rank, int nranks) {
   const Circulant self(rank, nranks);
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0));
   p.copy_send(in(0), out(rank), {{self.before(1), Circulant::kComplete}});
   circulant_spread(p, self, 0, 1);
 }
@@ -113,7 +111,6 @@ void circulant_all_reduce(P& p, Rank rank, int nranks) {
   const Circulant self(rank, nranks);
   p.chunks(nranks, nranks, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   circulant_sums(p, self, [&](const PortSet& from, Chunk own) {
     p.recv_reduce_copy_send(from, own, out(rank), {{self.before(1), Circulant::kComplete}}, kOwnFirst, Sum::kFinal);
   });

@@ -119,7 +119,6 @@ void halving_doubling_all_reduce(P& p, Rank rank, int nranks) {
   const Self self(rank, nranks, Self::Cut::kBySeat);
   p.chunks(self.num_seats, self.num_seats, self.num_seats);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   if (self.sits_out()) {
     p.send(in(0, self.num_seats), {{rank - 1, Self::kFold}});
     p.lane(1);
@@ -143,7 +142,6 @@ void halving_reduce_scatter(P& p, Rank rank, int nranks) {
   const Self self(rank, nranks, Self::Cut::kByRank);
   p.chunks(nranks, 1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   if (self.sits_out()) {
     p.send(in(0, nranks), {{rank - 1, Self::kFold}});
     p.lane(1);
@@ -163,7 +161,6 @@ void doubling_all_gather(P& p, Rank rank, int nranks) {
   const Self self(rank, nranks, Self::Cut::kByRank);
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0));
   if (self.sits_out()) {
     p.copy_send(in(0), out(rank), {{rank - 1, Self::kFold}});
     p.lane(1);

@@ -96,7 +96,6 @@ void hierarchical_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
   const TwoLevels self(rank, hosts, TwoLevels::Cut::kEven);
   p.chunks(self.num_chunks(), self.num_chunks());
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
   give_to_local_peers(p, self);
   sum_across(p, self, [&](const PortSet& from, int i, Order order) {
     const int c = self.chunk(self.host, i);
@@ -110,7 +109,6 @@ void hierarchical_reduce_scatter(P& p, Rank rank, const HostLayout& hosts) {
   const TwoLevels self(rank, hosts, TwoLevels::Cut::kByRank);
   p.chunks(self.num_chunks(), 1);
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
   give_to_local_peers(p, self);
   sum_across(p, self, [&](const PortSet& from, int, Order order) {
     p.recv_reduce_copy(from, in(rank), out(0), order, Sum::kFinal);
@@ -122,7 +120,6 @@ void hierarchical_all_gather(P& p, Rank rank, const HostLayout& hosts) {
   const TwoLevels self(rank, hosts, TwoLevels::Cut::kByRank);
   p.chunks(1, self.num_chunks());
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0));
   p.copy_send(in(0), out(rank), to_all(self, self.local));
   spread(p, self, 1, 2);
 }
@@ -136,7 +133,6 @@ void hierarchical_one_shot_all_reduce(P& p, Rank rank, const HostLayout& hosts) 
   const bool alone = self.num_local_peers == 0;  // the host's sum is its one rank's input
   p.chunks(n, n, n);
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
   for (int i = 0; i < n; ++i)
     if (!self.is_mine(0, i)) p.send(in(i), {{self.agent(self.host, 0, i), TwoLevels::kGiveAway}});
 

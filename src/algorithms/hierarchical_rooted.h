@@ -26,7 +26,6 @@ void hierarchical_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root)
   const int n = self.num_chunks(), home = hosts.host(root);
   p.chunks(n, n);
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0));
   for (int i = 0; i < n; ++i) {
     const bool agent = self.agent(self.host, 0, i) == rank;
     const PortSet across = agent ? self.other_agents(0, i, TwoLevels::kComplete) : PortSet();
@@ -58,7 +57,6 @@ void hierarchical_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   const int n = self.num_chunks(), home = hosts.host(root);
   p.chunks(n, n);
   p.lane(0);
-  if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
   for (int i = 0; i < n; ++i)
     if (const Rank agent = self.agent(self.host, 0, i); agent != rank) p.send(in(i), {{agent, TwoLevels::kGive}});
 

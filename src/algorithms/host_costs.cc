@@ -59,8 +59,6 @@ int64_t spread_chunks(const TwoLevels& self) {
   return self.mine(self.host).size() * (self.num_hosts - 1 + inside) + mine_of_others(self) * inside;
 }
 
-constexpr Cost kAlone{0, 0, 1, 0};
-
 int tree_depth(int nranks, int tree) {
   int depth = 0;
   for (Rank r = 0; r < nranks; ++r) {
@@ -107,7 +105,6 @@ RootedTreeCost rooted_tree_on_hosts(const HostLayout& hosts) {
 
 Cost ring_all_reduce_cost(const HostLayout& hosts) {
   const int n = hosts.nranks();
-  if (n == 1) return kAlone;
   // A chunk goes round twice, except the two hops after and before its owner.
   auto crosses = [&](int at) { return hosts.same_host(hosts.rank_at(at % n), hosts.rank_at((at + 1) % n)) ? 0 : 1; };
   int fewest = 2;
@@ -121,7 +118,6 @@ Cost ring_half_cost(const HostLayout& hosts) {
 }
 
 Cost chain_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   return {hosts.nranks() - 1, 1, 1, hosts.num_hosts() - 1};
 }
 
@@ -149,19 +145,16 @@ Cost tree_cost(const HostLayout& hosts) {
 }
 
 Cost tree_broadcast_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const RootedTreeCost cost = rooted_tree_on_hosts(hosts);
   return {cost.steps, cost.halves, 2, cost.crossings};
 }
 
 Cost tree_reduce_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const RootedTreeCost cost = rooted_tree_on_hosts(hosts);
   return {cost.steps, 2, 2, cost.crossings};
 }
 
 Cost hierarchical_all_reduce_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const TwoLevels any(0, hosts, TwoLevels::Cut::kEven);
   return {longest(hosts, [&](int home) { return sum_steps(hosts, home) + spread_steps(hosts, home); }),
           busiest(hosts, TwoLevels::Cut::kEven,
@@ -170,7 +163,6 @@ Cost hierarchical_all_reduce_cost(const HostLayout& hosts) {
 }
 
 Cost hierarchical_reduce_scatter_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   return {
       longest(hosts, [&](int home) { return sum_steps(hosts, home); }),
       busiest(hosts, TwoLevels::Cut::kByRank, [](const TwoLevels& self) { return given(self) + mine_of_others(self); }),
@@ -178,13 +170,11 @@ Cost hierarchical_reduce_scatter_cost(const HostLayout& hosts) {
 }
 
 Cost hierarchical_all_gather_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   return {longest(hosts, [&](int home) { return spread_steps(hosts, home); }),
           busiest(hosts, TwoLevels::Cut::kByRank, spread_chunks), hosts.nranks(), std::min(1, hosts.num_hosts() - 1)};
 }
 
 Cost hierarchical_one_shot_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const TwoLevels any(0, hosts, TwoLevels::Cut::kShared);
   const int across = std::min(1, hosts.num_hosts() - 1);
   return {longest(hosts,
@@ -200,7 +190,6 @@ Cost hierarchical_one_shot_cost(const HostLayout& hosts) {
 }
 
 Cost hierarchical_broadcast_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const TwoLevels any(0, hosts, TwoLevels::Cut::kFew);
   const int across = std::min(1, hosts.num_hosts() - 1);
   return {longest(hosts, [&](int home) { return inside(hosts, home) + across * (1 + inside_others(hosts, home)); }),
@@ -212,7 +201,6 @@ Cost hierarchical_broadcast_cost(const HostLayout& hosts) {
 }
 
 Cost hierarchical_reduce_cost(const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return kAlone;
   const int across = std::min(1, hosts.num_hosts() - 1);
   return {longest(hosts,
                   [&](int home) { return (across == 0 ? 1 : 1 + inside_others(hosts, home)) + inside(hosts, home); }),

@@ -29,7 +29,6 @@ void pull_all_reduce(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   meet(p, all, AllPairs::kEntry);
   p.direct().recv_reduce_copy(all.everybody(AllPairs::kContribution), in(rank), out(rank), all.order(), Sum::kFinal);
   meet(p, all, AllPairs::kMiddle);
@@ -45,14 +44,12 @@ void pull_all_gather(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks > 1) {
-    meet(p, all, AllPairs::kEntry);
-    for (int hops = 1; hops < nranks; ++hops) {
-      const Rank owner = all.neighbour(hops);
-      p.pull({{owner, AllPairs::kContribution, kGroupAll}}, in(0), out(owner));
-    }
-    meet(p, all, AllPairs::kExit);
+  meet(p, all, AllPairs::kEntry);
+  for (int hops = 1; hops < nranks; ++hops) {
+    const Rank owner = all.neighbour(hops);
+    p.pull({{owner, AllPairs::kContribution, kGroupAll}}, in(0), out(owner));
   }
+  meet(p, all, AllPairs::kExit);
   p.copy(in(0), out(rank));
 }
 
@@ -61,14 +58,12 @@ void pull_all_to_all(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, nranks);
   p.lane(0);
-  if (nranks > 1) {
-    meet(p, all, AllPairs::kEntry);
-    for (int hops = 1; hops < nranks; ++hops) {
-      const Rank peer = all.neighbour(hops);
-      p.pull({{peer, AllPairs::kContribution, kGroupAll}}, in(rank), out(peer));
-    }
-    meet(p, all, AllPairs::kExit);
+  meet(p, all, AllPairs::kEntry);
+  for (int hops = 1; hops < nranks; ++hops) {
+    const Rank peer = all.neighbour(hops);
+    p.pull({{peer, AllPairs::kContribution, kGroupAll}}, in(rank), out(peer));
   }
+  meet(p, all, AllPairs::kExit);
   p.copy(in(rank), out(rank));
 }
 
@@ -77,11 +72,9 @@ void pull_broadcast(P& p, Rank rank, int nranks, Rank root) {
   const AllPairs all(rank, nranks);
   p.chunks(1, 1);
   p.lane(0);
-  if (nranks > 1) {
-    meet(p, all, AllPairs::kEntry);
-    if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(0), out(0));
-    meet(p, all, AllPairs::kExit);
-  }
+  meet(p, all, AllPairs::kEntry);
+  if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(0), out(0));
+  meet(p, all, AllPairs::kExit);
   if (rank == root) p.copy(in(0), out(0));
 }
 
@@ -90,11 +83,9 @@ void pull_scatter(P& p, Rank rank, int nranks, Rank root) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, 1);
   p.lane(0);
-  if (nranks > 1) {
-    meet(p, all, AllPairs::kEntry);
-    if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(rank), out(0));
-    meet(p, all, AllPairs::kExit);
-  }
+  meet(p, all, AllPairs::kEntry);
+  if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(rank), out(0));
+  meet(p, all, AllPairs::kExit);
   if (rank == root) p.copy(in(rank), out(0));
 }
 
@@ -103,7 +94,7 @@ void pull_gather(P& p, Rank rank, int nranks, Rank root) {
   const AllPairs all(rank, nranks);
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks > 1) meet(p, all, AllPairs::kEntry);
+  meet(p, all, AllPairs::kEntry);
   if (rank == root) {
     p.copy(in(0), out(rank));
     for (int hops = 1; hops < nranks; ++hops) {
@@ -111,7 +102,7 @@ void pull_gather(P& p, Rank rank, int nranks, Rank root) {
       p.pull({{peer, AllPairs::kContribution, kGroupAll}}, in(0), out(peer));
     }
   }
-  if (nranks > 1) meet(p, all, AllPairs::kExit);
+  meet(p, all, AllPairs::kExit);
 }
 
 template <class P>
@@ -119,13 +110,12 @@ void pull_reduce(P& p, Rank rank, int nranks, Rank root) {
   const AllPairs all(rank, nranks);
   p.chunks(1, 1);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   meet(p, all, AllPairs::kEntry);
   if (rank == root)
     p.direct().recv_reduce_copy(all.everybody(AllPairs::kContribution), in(0), out(0), all.order(), Sum::kFinal);
   meet(p, all, AllPairs::kExit);
 }
 
-constexpr Cost pull_all_reduce_cost(int nranks) { return unless_alone(nranks, {3, 0, 1}); }
+constexpr Cost pull_all_reduce_cost(int /*nranks*/) { return {3, 0, 1}; }
 
 }  // namespace rondo::algorithms

@@ -24,6 +24,7 @@ const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& host
 }  // namespace
 
 Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
+  if (hosts.nranks() == 1) return {0, 0, 1, 0};
   const HostLayout& places = followed_by(algorithm, hosts);
   if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
   Cost cost = algorithm.cost_on_hosts(places);
@@ -33,9 +34,18 @@ Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
 
 namespace {
 
+// A single rank keeps its data, whatever the algorithm.
+void record_alone(Recorder& recorder, Collective collective) {
+  recorder.chunks(1, 1);
+  recorder.lane(0);
+  if (collective != Collective::kBarrier)
+    recorder.copy(in(0), out(0), collective_reduces(collective) ? Sum::kFinal : Sum::kPartial);
+}
+
 void record_into(Recorder& recorder, const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
   const int nranks = hosts.nranks();
   RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
+  if (nranks == 1) return record_alone(recorder, algorithm.collective);
   const HostLayout& places = followed_by(algorithm, hosts);
   if (places.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
   else algorithm.record_on_hosts(recorder, rank, places, root);

@@ -59,7 +59,6 @@ void recursive_doubling_all_reduce(P& p, Rank rank, int nranks) {
   const int rounds = Self::rounds(nranks);
   p.chunks(1, 1);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   if (self.sits_out()) {
     p.send(in(0), {{rank - 1, Self::kFold}});
     p.recv({{rank - 1, Self::kResult}}, out(0));

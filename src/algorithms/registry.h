@@ -11,7 +11,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "rondo/algorithm.h"
 #include "rondo/recorder.h"

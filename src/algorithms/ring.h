@@ -59,7 +59,6 @@ void ring_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
   const int nranks = ring.nranks;
   p.chunks(nranks, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   p.send(in(ring.chunk(1)), {{ring.next, Ring::kFirst}});
 
   p.lane(1);
@@ -80,7 +79,6 @@ void ring_reduce_scatter(P& p, Rank rank, const HostLayout& hosts) {
   const int nranks = ring.nranks;
   p.chunks(nranks, 1);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   p.send(in(ring.chunk(1)), {{ring.next, Ring::kFirst}});
 
   p.lane(1);
@@ -95,7 +93,6 @@ void ring_all_gather(P& p, Rank rank, const HostLayout& hosts) {
   const int nranks = ring.nranks;
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0));
   p.copy_send(in(0), out(rank), {{ring.next, Ring::kComplete}});
 
   p.lane(1);

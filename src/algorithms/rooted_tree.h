@@ -79,9 +79,7 @@ void tree_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
     p.lane(tree);
-    if (hosts.nranks() == 1) {
-      p.copy(in(tree), out(tree));
-    } else if (rank == root) {
+    if (rank == root) {
       p.copy_send(in(tree), out(tree), RootedNode::tops(hosts, root, tree));
     } else {
       const RootedNode self(rank, hosts, root, tree);
@@ -96,9 +94,7 @@ void tree_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
     p.lane(tree);
-    if (hosts.nranks() == 1) {
-      p.copy(in(tree), out(tree), Sum::kFinal);
-    } else if (rank == root) {
+    if (rank == root) {
       p.recv_reduce_copy(RootedNode::tops(hosts, root, tree), in(tree), out(tree), kOwnFirst, Sum::kFinal);
     } else {
       const RootedNode self(rank, hosts, root, tree);

@@ -112,11 +112,6 @@ struct HostTreeNode {
 
 template <class P>
 void tree_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
-  if (hosts.nranks() == 1) {
-    p.chunks(1, 1);
-    p.lane(0);
-    return p.copy(in(0), out(0), Sum::kFinal);
-  }
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
     const HostTreeNode node(rank, hosts, tree);

@@ -47,7 +47,6 @@ void two_shot_all_reduce(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   two_shot_give(p, all);
 
   p.lane(1);
@@ -63,7 +62,6 @@ void two_shot_reduce(P& p, Rank rank, int nranks, Rank root) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   two_shot_give(p, all);
 
   p.lane(1);
@@ -84,7 +82,6 @@ void all_pairs_reduce_scatter(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(nranks, 1);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
   two_shot_give(p, all);
 
   p.lane(1);
@@ -96,13 +93,12 @@ void all_pairs_all_gather(P& p, Rank rank, int nranks) {
   const AllPairs all(rank, nranks);
   p.chunks(1, nranks);
   p.lane(0);
-  if (nranks == 1) return p.copy(in(0), out(0));
   p.copy_send(in(0), out(rank), all.everybody(AllPairs::kComplete));
 
   p.lane(1);
   two_shot_take(p, all);
 }
 
-constexpr Cost two_shot_cost(int nranks) { return unless_alone(nranks, {2, nranks, nranks}); }
+constexpr Cost two_shot_cost(int nranks) { return {2, nranks, nranks}; }
 
 }  // namespace rondo::algorithms

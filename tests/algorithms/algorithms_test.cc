@@ -160,9 +160,9 @@ TEST(Costs, EqualTheFormulae) {
 
 TEST(Costs, OneRankSendsNothing) {
   for (const Algorithm& a : all_algorithms()) {
-    EXPECT_EQ(a.cost(1).steps, 0) << row_label(a);
-    EXPECT_EQ(a.cost(1).sent_num, 0) << row_label(a);
-    EXPECT_GT(a.cost(1).sent_den, 0) << row_label(a);
+    EXPECT_EQ(cost_of(a, 1).steps, 0) << row_label(a);
+    EXPECT_EQ(cost_of(a, 1).sent_num, 0) << row_label(a);
+    EXPECT_GT(cost_of(a, 1).sent_den, 0) << row_label(a);
   }
 }
 

@@ -205,7 +205,7 @@ TEST_P(EveryAlgorithm, EndsWithItsPostcondition) {
     const SymbolicRun run = run_symbolically(schedule);
     ASSERT_EQ(run.stuck, "");
     if (!a.direct) {
-      EXPECT_LE(run.num_steps, a.cost(nranks).steps);
+      EXPECT_LE(run.num_steps, cost_of(a, nranks).steps);
     }
     std::vector<std::vector<ExprPtr>> out(static_cast<size_t>(nranks));
     for (auto& chunks : out) chunks.resize(schedule.ranks[0].out_chunks);
@@ -267,7 +267,7 @@ TEST_P(EveryAlgorithm, SendsWhatOthersReceive) {
     for (const RankSchedule& r : s.ranks)
       for (const PortSet& set : r.port_sets)
         for (const Port& p : set) multicast |= p.group != kUnicast;
-    const Cost cost = a.cost(nranks);
+    const Cost cost = cost_of(a, nranks);
     const int64_t whole = std::max(s.ranks[0].in_chunks, s.ranks[0].out_chunks);
     if (!multicast && !a.direct && !collective_is_rooted(a.collective)) {
       EXPECT_EQ(busiest * cost.sent_den, cost.sent_num * whole);
