@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <string>
-#include <string_view>
 
 #include "rondo/status.h"
 

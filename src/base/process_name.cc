@@ -1,6 +1,5 @@
 #include "base/process_name.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

@@ -17,7 +17,12 @@ struct ProcessName {
   /// True if the process and its mappings are gone. False while it lives, or if it is not visible (another pid
   /// namespace). Costs a few system calls; never blocks.
   bool ended() const;
+  friend bool operator==(const ProcessName&, const ProcessName&) = default;
 };
+template <class C>
+void fields(C& c, ProcessName& p) {
+  c(p.pid, p.start_ticks, p.pid_namespace);
+}
 
 /// The pid namespace of this process, 0 if unknown.
 uint64_t this_pid_namespace();

@@ -27,20 +27,20 @@ Status Thread::start(std::string_view what, std::function<void()> body) {
   if (const int error = pthread_create(&thread, nullptr, run, owned.get()); error != 0)
     return Status(code_of(error), fmt::format("{} cannot be started: {}", what, errno_reason(error)));
   (void)owned.release();
-  thread_ = thread;
+  started_.emplace(Started{thread});
   return {};
 }
 
 void Thread::join() {
   RONDO_CHECK(joinable());
-  pthread_join(*thread_, nullptr);
-  thread_.reset();
+  pthread_join(started_->thread, nullptr);
+  started_.reset();
 }
 
 void Thread::detach() {
   RONDO_CHECK(joinable());
-  pthread_detach(*thread_);
-  thread_.reset();
+  pthread_detach(started_->thread);
+  started_.reset();
 }
 
 Status run_concurrently(std::string_view what, size_t num, const std::function<Status(size_t)>& task) {

@@ -1,6 +1,5 @@
 // The collective calls of a Bootstrap, and its detection of deaths.
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -122,8 +121,9 @@ Status Bootstrap::watch_link(Rank peer) {
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() {
-  if (is_in_forked_child()) return std::nullopt;
-  if (const Turn turn(*this, std::try_to_lock); turn) look();  // otherwise the thread that holds the turn looks
+  if (!made_here_) return std::nullopt;
+  if (const std::unique_lock turn(turn_, std::try_to_lock); turn)
+    look();  // otherwise the thread that holds the turn looks
   const std::lock_guard lock(loss_mutex_);
   return loss_;
 }

@@ -34,9 +34,6 @@
 // the accessors may be called at any time from any thread.
 #pragma once
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -51,6 +48,8 @@
 #include <vector>
 
 #include "base/codec.h"
+#include "base/forks.h"
+#include "base/thread.h"
 #include "bootstrap/mesh.h"
 #include "bootstrap/mesh_plan.h"
 #include "bootstrap/survivors.h"
@@ -200,25 +199,10 @@ class Bootstrap {
   static size_t index(Rank r) { return static_cast<size_t>(r); }
   Status meet(int nranks, const IdContents& id, const BootstrapOptions& options);
   Status connect(Met met, const Secret& secret, const std::function<Status()>& interrupt);
-  /// The right to read the links.
-  class Turn {
-   public:
-    explicit Turn(Bootstrap& of);  // waits until the turn is free
-    Turn(Bootstrap& of, std::try_to_lock_t);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const { return has_; }
-
-   private:
-    Bootstrap& of_;
-    bool has_;
-  };
   /// Held during a collective call, with the turn. Only one exists at a time.
   struct Call {
-    explicit Call(Bootstrap& of) : lock(of.collective_mutex_), turn(of) {}
-    std::lock_guard<std::mutex> lock;
-    Turn turn;
+    explicit Call(Bootstrap& of) : lock(of.collective_mutex_), turn(of.turn_) {}
+    std::lock_guard<std::mutex> lock, turn;
   };
   struct Exchange {
     FrameKind kind;
@@ -288,7 +272,6 @@ class Bootstrap {
   Status start_events();
   void stop_events();
   void wake_events();
-  bool is_in_forked_child() const { return events_pid_ != 0 && events_pid_ != ::getpid(); }
   Status learn_of_all();
 
   // submesh.cc
@@ -321,7 +304,7 @@ class Bootstrap {
   std::vector<std::unique_ptr<Link>> links_;  // by rank; nullptr for this rank and for ranks without a link
   Secret secret_ = {};
   MeshPort port_;  // stays open if the plan is not full
-  std::atomic<bool> turn_taken_ = false;
+  std::mutex turn_;  // the right to read the links
 
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links
   uint32_t sequence_ = 0;
@@ -353,10 +336,10 @@ class Bootstrap {
   std::map<Rank, Encoder> outgoing_events_;
   std::vector<Rank> unsent_events_;
   bool leaving_ = false;
-  std::optional<pthread_t> events_thread_;
+  Thread events_thread_;
   Fd events_wake_;  // eventfd
   std::atomic<bool> events_stops_ = false;
-  pid_t events_pid_ = 0;  // process of events_thread_; a forked child does not have the thread
+  const MadeHere made_here_;
 };
 
 }  // namespace rondo

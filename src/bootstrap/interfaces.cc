@@ -1,15 +1,12 @@
 // Finds the network interfaces on which the bootstrap listens, and the addresses at which ranks reach each other.
 // Resolves host names. The functions are declared in bootstrap/socket.h and bootstrap/bootstrap.h.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/socket.h"
@@ -17,17 +14,10 @@
 namespace rondo {
 namespace {
 
-bool from_sockaddr(const sockaddr* from, IpAddress* to) {
-  if (from == nullptr) return false;
-  if (from->sa_family == AF_INET) {
-    std::memcpy(to->bytes, &reinterpret_cast<const sockaddr_in*>(from)->sin_addr, 4);
-    return true;
-  }
-  if (from->sa_family != AF_INET6) return false;
-  to->v6 = true;
-  const in6_addr& a = reinterpret_cast<const sockaddr_in6*>(from)->sin6_addr;
-  std::memcpy(to->bytes, &a, 16);
-  return !IN6_IS_ADDR_LINKLOCAL(&a);
+// A link-local IPv6 address is of no use to other ranks: it needs the name of an interface.
+std::optional<IpAddress> usable_ip(const sockaddr* address) {
+  const auto ip = ip_of(address);
+  return ip && ip->v6 && ip->bytes[0] == 0xfe && (ip->bytes[1] & 0xc0) == 0x80 ? std::nullopt : ip;
 }
 
 // Returns true for bridges of container engines. They are up on every host, and other hosts cannot reach them.
@@ -65,14 +55,14 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::st
   std::vector<IpAddress> outside, bridges, loopback;
   std::string names;
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    IpAddress address;
-    if ((i->ifa_flags & IFF_UP) == 0 || !from_sockaddr(i->ifa_addr, &address)) continue;
+    const auto address = usable_ip(i->ifa_addr);
+    if ((i->ifa_flags & IFF_UP) == 0 || !address) continue;
     const std::string_view name = i->ifa_name;
     if (names.find(name) == std::string::npos) names.append(names.empty() ? "" : ", ").append(name);
     if (!spec.empty()) {
-      if (interface_selected(spec, name)) outside.push_back(address);
+      if (interface_selected(spec, name)) outside.push_back(*address);
     } else {
-      ((i->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : is_bridge(name) ? bridges : outside).push_back(address);
+      ((i->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : is_bridge(name) ? bridges : outside).push_back(*address);
     }
   }
   ::freeifaddrs(list);
@@ -93,8 +83,7 @@ std::string Bootstrap::address_of(Rank peer) {
   sockaddr_storage at{};
   socklen_t bytes = sizeof at;
   if (links_[peer] && ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
-  IpAddress address;
-  if (from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address)) return address.text();
+  if (const auto address = usable_ip(reinterpret_cast<const sockaddr*>(&at))) return address->text();
   return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
 }
 
@@ -105,11 +94,9 @@ std::vector<std::string> Bootstrap::own_addresses() {
   for (const auto& link : links_) {
     sockaddr_storage at{};
     socklen_t bytes = sizeof at;
-    IpAddress address;
-    if (link && ::getsockname(link->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) == 0 &&
-        from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address) &&
-        std::find(all.begin(), all.end(), address) == all.end())
-      all.push_back(address);
+    if (!link || ::getsockname(link->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) continue;
+    const auto address = usable_ip(reinterpret_cast<const sockaddr*>(&at));
+    if (address && std::find(all.begin(), all.end(), *address) == all.end()) all.push_back(*address);
   }
   std::vector<std::string> texts;
   for (const IpAddress& a : all) texts.push_back(a.text());
@@ -124,9 +111,9 @@ Expected<std::vector<IpAddress>> resolve(const std::string& host) {
     return Status(StatusCode::kInvalidArgument, fmt::format("host '{}': {}", host, ::gai_strerror(error)));
   std::vector<IpAddress> addresses;
   for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
-    IpAddress address;
-    if (!from_sockaddr(i->ai_addr, &address)) continue;
-    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
+    const auto address = usable_ip(i->ai_addr);
+    if (address && std::find(addresses.begin(), addresses.end(), *address) == addresses.end())
+      addresses.push_back(*address);
   }
   ::freeaddrinfo(list);
   if (addresses.empty()) return Status(StatusCode::kInvalidArgument, fmt::format("host '{}' has no address", host));

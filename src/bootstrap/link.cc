@@ -64,7 +64,17 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
 
 void Link::drop_unsent() {
   const std::lock_guard lock(mutex_);
+  drop_unsent_locked();
+}
+
+void Link::drop_unsent_locked() {
   outbox_.remove_if([](const QueuedFrame& out) { return out.done_bytes == 0 && !out.is_events; });
+}
+
+// Ends the link after a failed write.
+void Link::end_after_write(int error) {
+  drain_locked();  // a goodbye may have arrived before the break
+  if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
 }
 
 bool Link::flush() {
@@ -91,9 +101,7 @@ bool Link::flush_sealed() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
     if (n < 0) {
-      const int error = errno;
-      drain_locked();  // a goodbye may have arrived before the break
-      if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
+      end_after_write(errno);
       return true;
     }
     sealed_.erase(0, static_cast<size_t>(n));
@@ -142,9 +150,7 @@ bool Link::flush_locked() {
     // The kernel limits the descriptors in flight of a user's processes. Retry when peers have received some.
     if (n < 0 && errno == ETOOMANYREFS) return false;
     if (n < 0) {
-      const int error = errno;
-      drain_locked();  // a goodbye may have arrived before the break
-      if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
+      end_after_write(errno);
       break;
     }
     out.descriptors.clear();
@@ -253,19 +259,11 @@ bool Link::parse_locked() {
   return true;
 }
 
-std::optional<Frame> Link::pop() {
+std::optional<Frame> Link::pop_from(std::list<Frame>& frames) {
   const std::lock_guard lock(mutex_);
-  if (frames_.empty()) return std::nullopt;
-  Frame frame = std::move(frames_.front());
-  frames_.pop_front();
-  return frame;
-}
-
-std::optional<Frame> Link::pop_events() {
-  const std::lock_guard lock(mutex_);
-  if (events_.empty()) return std::nullopt;
-  Frame frame = std::move(events_.front());
-  events_.pop_front();
+  if (frames.empty()) return std::nullopt;
+  Frame frame = std::move(frames.front());
+  frames.pop_front();
   return frame;
 }
 
@@ -290,9 +288,7 @@ void Link::say_goodbye(const std::string& note) {
   const std::lock_guard lock(mutex_);
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
-  outbox_.remove_if([](const QueuedFrame& out) {  // no peer will wait for these
-    return out.done_bytes == 0 && !out.is_events;
-  });
+  drop_unsent_locked();  // no peer will wait for these
   const auto payload = std::make_shared<const std::string>(note);
   outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, payload.get()), payload, {}});
   flush_locked();

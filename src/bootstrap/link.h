@@ -72,9 +72,9 @@ class Link {
   /// Same as drain() with one system call less, for links that poll reports as readable. If the stream ends right after
   /// the data, the next poll may report the end.
   void drain_announced();
-  std::optional<Frame> pop();
+  std::optional<Frame> pop() { return pop_from(frames_); }
   /// Same as pop(), for membership events, which may arrive between any other frames.
-  std::optional<Frame> pop_events();
+  std::optional<Frame> pop_events() { return pop_from(events_); }
   /// Returns the kind of the link's end, kNone while it is open. `why` may be nullptr.
   End end(std::string* why) const;
   /// Writes a goodbye with `note` and ends the outgoing direction. The goodbye arrives only if the socket takes it now.
@@ -99,6 +99,9 @@ class Link {
   void drain_locked(Until until = Until::kNothingIsLeft);
   bool parse_locked();
   void end_locked(std::string why);
+  void end_after_write(int error);
+  void drop_unsent_locked();
+  std::optional<Frame> pop_from(std::list<Frame>& frames);
 
   mutable std::mutex mutex_;
   Fd fd_;

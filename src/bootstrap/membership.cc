@@ -20,8 +20,6 @@
 // Between collective calls a thread forwards the events, also while its rank computes. It sleeps until one arrives.
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -35,20 +33,8 @@ namespace {
 
 constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3, kDisagreement = 4;
 constexpr int kUnsentMs = 20;  // before another attempt if a neighbour's socket is full
-constexpr size_t kStackBytes = 512 * 1024;
 
 }  // namespace
-
-Bootstrap::Turn::Turn(Bootstrap& of) : of_(of), has_(true) {
-  while (of_.turn_taken_.exchange(true, std::memory_order_acquire)) of_.turn_taken_.wait(true);
-}
-Bootstrap::Turn::Turn(Bootstrap& of, std::try_to_lock_t)
-    : of_(of), has_(!of.turn_taken_.exchange(true, std::memory_order_acquire)) {}
-Bootstrap::Turn::~Turn() {
-  if (!has_) return;
-  of_.turn_taken_.store(false, std::memory_order_release);
-  of_.turn_taken_.notify_one();
-}
 
 void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
   const auto& link = links_[static_cast<size_t>(to)];
@@ -127,7 +113,7 @@ std::optional<Bootstrap::Goodbye> Bootstrap::goodbye_of(Rank peer) {
 }
 
 std::optional<std::string> Bootstrap::parting_note(Rank peer) {
-  if (const Turn turn(*this, std::try_to_lock); turn) look();
+  if (const std::unique_lock turn(turn_, std::try_to_lock); turn) look();
   const std::lock_guard lock(loss_mutex_);
   auto said = goodbye_of(peer);
   return said ? std::optional(std::move(said->note)) : std::nullopt;
@@ -142,7 +128,7 @@ std::string Bootstrap::left_text(Rank peer) {
 
 // Stops the thread first, because it must not write after the goodbyes.
 void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
-  if (is_in_forked_child()) return;  // the thread may have held a lock
+  if (!made_here_) return;  // another thread may have held a lock
   {
     const Call call(*this);
     look();
@@ -214,37 +200,22 @@ Status Bootstrap::learn_of_all() {
 Status Bootstrap::start_events() {
   events_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!events_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
-  auto loop = +[](void* self) -> void* {
-    Bootstrap& impl = *static_cast<Bootstrap*>(self);
-    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.events_wake_.get(), POLLIN, 0}};
-    for (bool unsent = false; !impl.events_stops_;) {
+  const auto loop = [this] {
+    pollfd fds[2] = {{watch_.get(), POLLIN, 0}, {events_wake_.get(), POLLIN, 0}};
+    for (bool unsent = false; !events_stops_;) {
       ::poll(fds, 2, unsent ? kUnsentMs : -1);
       uint64_t times;
-      (void)!::read(impl.events_wake_.get(), &times, sizeof times);
-      if (impl.events_stops_) break;
-      const Turn turn(impl);
-      impl.look();
-      const std::lock_guard lock(impl.loss_mutex_);
-      unsent = !impl.unsent_events_.empty();
+      (void)!::read(events_wake_.get(), &times, sizeof times);
+      if (events_stops_) break;
+      const std::lock_guard turn(turn_);
+      look();
+      const std::lock_guard lock(loss_mutex_);
+      unsent = !unsent_events_.empty();
       if (unsent) ::poll(nullptr, 0, 1);
     }
-    return nullptr;
   };
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signal handlers must not run on this thread
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_t thread;
-  const int error = ::pthread_create(&thread, &attributes, loop, this);
-  ::pthread_attr_destroy(&attributes);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0)
-    return Status(StatusCode::kSystem, "start the thread that forwards membership events: " + errno_text(error));
-  events_thread_ = thread;
-  events_pid_ = ::getpid();
-  return {};
+  const NoSignals inherited;
+  return events_thread_.start("the thread that forwards membership events", loop);
 }
 
 void Bootstrap::wake_events() {
@@ -254,11 +225,10 @@ void Bootstrap::wake_events() {
 
 // The caller must not hold the turn, because the thread may wait for it.
 void Bootstrap::stop_events() {
-  if (!events_thread_ || is_in_forked_child()) return;
+  if (!events_thread_.joinable()) return;
   events_stops_ = true;
   wake_events();
-  ::pthread_join(*events_thread_, nullptr);
-  events_thread_.reset();
+  events_thread_.join();
 }
 
 }  // namespace rondo

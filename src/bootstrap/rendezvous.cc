@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <unordered_map>
 
 namespace rondo {

@@ -4,8 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include <list>
 #include <utility>
 
+#include "base/thread.h"
 #include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
 #include "config/setting_table.h"
@@ -276,12 +275,6 @@ class Root {
   std::shared_ptr<const std::string> refusal_;
 };
 
-void* run_root(void* root) {
-  const std::unique_ptr<Root> owned(static_cast<Root*>(root));
-  owned->run();
-  return nullptr;
-}
-
 }  // namespace
 
 Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, double deadline_s) {
@@ -292,22 +285,13 @@ Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, dou
   const int silent_s = 1;
   for (const Fd& l : listeners.sockets)
     ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
-  auto root = std::make_unique<Root>(std::move(local), std::move(listeners), secret, std::move(encrypted), deadline_s,
-                                     most_full);
+  const auto root = std::make_shared<Root>(std::move(local), std::move(listeners), secret, std::move(encrypted),
+                                           deadline_s, most_full);
   RONDO_TRY(root->open());
-  // The application's signal handlers must not run on this thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int error = ::pthread_create(&thread, &attributes, run_root, root.get());
-  ::pthread_attr_destroy(&attributes);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return Status(StatusCode::kSystem, "start the rendezvous thread: " + errno_text(error));
-  root.release();
+  const NoSignals inherited;
+  Thread thread;
+  RONDO_TRY(thread.start("the rendezvous thread", [root] { root->run(); }));
+  thread.detach();
   return {};
 }
 

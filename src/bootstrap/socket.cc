@@ -1,13 +1,11 @@
 #include "bootstrap/socket.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,14 +23,6 @@ struct SocketAddress {
   socklen_t bytes = sizeof storage;
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  /// Returns nothing if it is no IP address.
-  std::optional<IpAddress> ip() const {
-    IpAddress ip{.v6 = storage.ss_family == AF_INET6};
-    if (!ip.v6 && storage.ss_family != AF_INET) return std::nullopt;
-    if (ip.v6) std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr, 16);
-    else std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, 4);
-    return ip;
-  }
   /// Of an IP address; in both families at the same offset.
   uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port); }
 };
@@ -145,6 +135,14 @@ Status Deadline::pause(double ms, std::string_view doing) const {
 
 std::string errno_text(int error) {
   return error == EAGAIN ? fmt::format("{} (errno {})", ::strerrordesc_np(error), error) : errno_reason(error);
+}
+
+std::optional<IpAddress> ip_of(const sockaddr* address) {
+  if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return std::nullopt;
+  IpAddress ip{.v6 = address->sa_family == AF_INET6};
+  if (ip.v6) std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, 16);
+  else std::memcpy(ip.bytes, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, 4);
+  return ip;
 }
 
 std::string IpAddress::text() const {
@@ -269,7 +267,7 @@ Fd accept_one(int listener, std::string* peer) {
   SocketAddress from;
   Fd fd(::accept4(listener, from.get(), &from.bytes, kSocketFlags));
   if (!fd) return fd;
-  if (const auto ip = from.ip()) {
+  if (const auto ip = ip_of(from.get())) {
     *peer = ip->to_string(from.port());
     tune_tcp(fd.get());
   } else if (peer != nullptr) {
@@ -292,7 +290,7 @@ void tune_tcp(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   SocketAddress own, peer;
   ::getsockname(fd, own.get(), &own.bytes);
-  if (::getpeername(fd, peer.get(), &peer.bytes) == 0 && own.ip() == peer.ip()) return;
+  if (::getpeername(fd, peer.get(), &peer.bytes) == 0 && ip_of(own.get()) == ip_of(peer.get())) return;
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));

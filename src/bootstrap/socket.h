@@ -13,7 +13,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -68,6 +67,8 @@ struct IpAddress {
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };
 
+/// Returns the IP address of a socket's end. Returns nothing for other families and for nullptr.
+std::optional<IpAddress> ip_of(const sockaddr* address);
 /// Returns the address of `theirs` that has the longest common prefix with one of `ours`: "10.0.0.7", "fd00::1". An
 /// address that is also in `ours` (both hosts have a bridge, for example) is the last choice. Empty if there is none.
 std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours);

@@ -1,12 +1,13 @@
 #include "bootstrap/unique_id.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "base/read_file.h"
 
 namespace rondo {
 namespace {
@@ -16,29 +17,11 @@ constexpr uint8_t kIdVersion = 1;
 constexpr uint8_t kFlagDerived = 1;
 constexpr size_t kSumOffset = 124;
 
-Expected<std::string> read_file(const char* path) {
-  const Fd fd(::open(path, O_RDONLY | O_CLOEXEC));
-  char buffer[4096];
-  const ssize_t n = fd ? ::read(fd.get(), buffer, sizeof(buffer)) : -1;
-  if (n < 0) return Status(StatusCode::kSystem, fmt::format("read {}: {}", path, errno_text(errno)));
-  std::string text(buffer, static_cast<size_t>(n));
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
-}
-
 // Returns "net:[4026531833]", or the path itself if namespaces cannot be read.
 std::string read_link(const char* path) {
   char buffer[256];
   const ssize_t n = ::readlink(path, buffer, sizeof(buffer));
   return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : std::string(path);
-}
-
-// Returns field 22 of /proc/self/stat. Counts from the closing parenthesis of field 2, which may have spaces.
-std::string start_time(const std::string& stat) {
-  size_t at = stat.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-  if (at == std::string::npos) return "?";
-  return stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);
 }
 
 }  // namespace
@@ -90,13 +73,12 @@ Expected<IdContents> decode_id(const rondo_unique_id& id) {
 }
 
 Expected<PeerInfo> describe_self(uint64_t pretend_host) {
-  RONDO_TRY_ASSIGN(const std::string boot_id, read_file("/proc/sys/kernel/random/boot_id"));
-  RONDO_TRY_ASSIGN(const std::string stat, read_file("/proc/self/stat"));
+  const std::string path = "/proc/sys/kernel/random/boot_id", boot_id = first_line_of(path);
+  if (boot_id.empty()) return Status(StatusCode::kSystem, fmt::format("read {}: {}", path, errno_text(errno)));
   PeerInfo self;
   self.host = boot_id + " " + read_link("/proc/self/ns/net");
   if (pretend_host != 0) self.host += fmt::format(" as {}", pretend_host);
-  self.pid = static_cast<uint32_t>(::getpid());
-  self.process = fmt::format("{} {} {}", read_link("/proc/self/ns/pid"), self.pid, start_time(stat));
+  self.process = ProcessName::self();
   char name[256] = "?";
   ::gethostname(name, sizeof(name) - 1);
   self.host_name = name;
@@ -104,7 +86,7 @@ Expected<PeerInfo> describe_self(uint64_t pretend_host) {
 }
 
 std::string peer_text(Rank rank, const PeerInfo& info) {
-  return fmt::format("rank {} (pid {} on {})", rank, info.pid, info.host_name);
+  return fmt::format("rank {} (pid {} on {})", rank, info.process.pid, info.host_name);
 }
 
 }  // namespace rondo

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/codec.h"
+#include "base/process_name.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/socket.h"
 #include "rondo/rondo.h"
@@ -36,9 +37,8 @@ Expected<IdContents> decode_id(const rondo_unique_id& id);
 /// The process and the listeners of a rank. Join and table messages contain it.
 struct PeerInfo {
   std::string host;            // boot id and network namespace; ranks with equal values reach each other's Unix sockets
-  std::string process;         // on its host: pid namespace, pid and start time
+  ProcessName process;
   std::string host_name;
-  uint32_t pid = 0;
   std::string unix_name;       // abstract socket; random, so that it also identifies the listener
   uint16_t tcp_port = 0;       // 0: no TCP listener
   std::vector<IpAddress> addresses;
@@ -52,7 +52,7 @@ void fields(C& c, IpAddress& a) {
 }
 template <class C>
 void fields(C& c, PeerInfo& p) {
-  c(p.host, p.process, p.host_name, p.pid, p.unix_name, p.tcp_port, p.addresses, p.greeting);
+  c(p.host, p.process, p.host_name, p.unix_name, p.tcp_port, p.addresses, p.greeting);
 }
 /// Returns "rank 3 (pid 4711 on node7)".
 std::string peer_text(Rank rank, const PeerInfo& info);

@@ -28,7 +28,7 @@ void read_payload(const Frame& frame) {
   }
   for (Decoder r(frame.payload); r.ok() && !r.finished();) {
     const PeerInfo info = r.get<PeerInfo>();
-    if (info.host.size() + info.process.size() > frame.payload.size()) std::abort();
+    if (info.host.size() + info.greeting.size() > frame.payload.size()) std::abort();
   }
 }
 
