@@ -4,8 +4,6 @@
 // Thread safety: that of the Bootstrap's collective calls.
 #pragma once
 
-#include <vector>
-
 #include "bootstrap/bootstrap.h"
 #include "plan/settings.h"
 

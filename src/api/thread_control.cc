@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"

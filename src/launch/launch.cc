@@ -1,11 +1,8 @@
 #include "launch/launch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
 
 #include "bootstrap/rendezvous.h"

@@ -15,7 +15,6 @@
 // Thread safety: reads the environment; everything else is free of shared state.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 

@@ -5,8 +5,6 @@
 // all ranks. Therefore all ranks get equal numbers.
 #pragma once
 
-#include <cstdint>
-
 #include "algorithms/registry.h"
 
 namespace rondo {
