@@ -53,7 +53,7 @@ void circulant_sums(P& p, const Circulant& self, Complete complete) {
   const int last = static_cast<int>(self.rounds.size()) - 1;
   p.lane(Circulant::kGiveSums);
   for (int k = 0; k <= last; ++k) {
-    const auto [s, t] = self.rounds[static_cast<size_t>(k)];
+    const auto [s, t] = self.rounds[k];
     if (k > 0) p.wait(Circulant::kTakeSums, k - 1);
     p.send(self.local(k == 0 ? Buffer::kIn : Buffer::kScratch, t, s - t), {{self.after(t), Circulant::kSum}});
     if (k == 0 && last > 0 && s % 2 == 1)
@@ -62,7 +62,7 @@ void circulant_sums(P& p, const Circulant& self, Complete complete) {
 
   p.lane(Circulant::kTakeSums);
   for (int k = 0; k < last; ++k) {
-    const auto [s, t] = self.rounds[static_cast<size_t>(k)];
+    const auto [s, t] = self.rounds[k];
     p.recv_reduce_copy({{self.before(t), Circulant::kSum}},
                        self.local(k == 0 ? Buffer::kIn : Buffer::kScratch, 0, s - t),
                        self.local(Buffer::kScratch, 0, s - t), kOwnFirst, Sum::kPartial);
@@ -76,14 +76,14 @@ void circulant_spread(P& p, const Circulant& self, int give, int take) {
   const int last = static_cast<int>(self.rounds.size()) - 1;
   p.lane(give);
   for (int k = last - 1; k >= 0; --k) {
-    const auto [s, t] = self.rounds[static_cast<size_t>(k)];
+    const auto [s, t] = self.rounds[k];
     p.wait(take, last - 1 - k);
     p.send(self.local(Buffer::kOut, 0, s - t), {{self.before(t), Circulant::kComplete}});
   }
 
   p.lane(take);
   for (int k = last; k >= 0; --k) {
-    const auto [s, t] = self.rounds[static_cast<size_t>(k)];
+    const auto [s, t] = self.rounds[k];
     p.recv({{self.after(t), Circulant::kComplete}}, self.local(Buffer::kOut, t, s - t));
   }
 }

@@ -86,7 +86,7 @@ RootedTreeCost rooted_tree_on_hosts(const HostLayout& hosts) {
         int hops = 1;
         for (int up = TreeNode(v, m - 1, tree).parent; up >= 0; up = TreeNode(up, m - 1, tree).parent) ++hops;
         cost.crossings = std::max<int64_t>(cost.crossings, hops);
-        cost.steps = std::max<int64_t>(cost.steps, hops + depths[tree][static_cast<size_t>((home + 1 + v) % m)]);
+        cost.steps = std::max<int64_t>(cost.steps, hops + depths[tree][(home + 1 + v) % m]);
       }
     }
     const Rank root = hosts.rank(home, 0);
@@ -130,12 +130,11 @@ Cost tree_cost(const HostLayout& hosts) {
     for (Rank r = 0; r < n; ++r) {
       const HostTreeNode node(r, hosts, tree);
       parents.push_back(node.parent);
-      halves[static_cast<size_t>(r)] += std::ssize(node.children) + (node.parent >= 0 ? 1 : 0);
+      halves[r] += std::ssize(node.children) + (node.parent >= 0 ? 1 : 0);
     }
     for (Rank r = 0; r < n; ++r) {
       int64_t hops = 0, crossings = 0;
-      for (Rank at = r, up; (up = parents[static_cast<size_t>(at)]) >= 0; at = up)
-        ++hops, crossings += hosts.same_host(at, up) ? 0 : 1;
+      for (Rank at = r, up; (up = parents[at]) >= 0; at = up) ++hops, crossings += hosts.same_host(at, up) ? 0 : 1;
       cost.steps = std::max(cost.steps, 2 * hops);
       cost.crossings = std::max(cost.crossings, 2 * crossings);
     }

@@ -44,8 +44,8 @@ void HostLayout::number(const std::vector<Rank>& order) {
   position_.resize(ranks_.size());
   first_.clear();
   for (int32_t i = 0; i < nranks_; ++i) {
-    const int32_t rank = ranks_[static_cast<size_t>(i)];
-    position_[static_cast<size_t>(rank)] = i;
+    const int32_t rank = ranks_[i];
+    position_[rank] = i;
     if (host(rank) == std::ssize(first_)) first_.push_back(i);
   }
   first_.push_back(nranks_);
@@ -119,10 +119,10 @@ Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const 
   bool fits = order.size() == seen.size();
   for (size_t i = 0; fits && i < order.size(); ++i) {
     const Rank r = order[i];
-    fits = r >= 0 && r < nranks_ && !seen[static_cast<size_t>(r)];
+    fits = r >= 0 && r < nranks_ && !seen[r];
     if (!fits) break;
-    seen[static_cast<size_t>(r)] = true;
-    int& host_number = number[static_cast<size_t>(host(r))];
+    seen[r] = true;
+    int& host_number = number[host(r)];
     if (host_number < 0) host_number = next++;
     else fits = host_number == last;
     last = host_number;
@@ -133,7 +133,7 @@ Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const 
                               "together",
                               text()));
   if (one_host()) return ordered;
-  for (int32_t& h : ordered.host_) h = number[static_cast<size_t>(h)];
+  for (int32_t& h : ordered.host_) h = number[h];
   ordered.number(order);
   return ordered;
 }

@@ -116,8 +116,7 @@ UnprovenSchedule record_unproven(const Algorithm& algorithm, const HostLayout& h
     }
     u.schedule.ranks.push_back(recorder.take());
     const std::vector<Lane>& lanes = u.schedule.ranks.back().lanes;
-    if (u.rank == r && static_cast<size_t>(u.lane) < lanes.size())
-      u.pc = static_cast<int>(lanes[static_cast<size_t>(u.lane)].size());
+    if (u.rank == r && static_cast<size_t>(u.lane) < lanes.size()) u.pc = static_cast<int>(lanes[u.lane].size());
   }
   return u;
 }

@@ -50,7 +50,7 @@ std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const 
   for (Rank r = 0; r < bootstrap.nranks(); ++r) {
     if (!bootstrap.same_host(r)) continue;
     if (r == bootstrap.rank()) self = host.size();
-    host.push_back(all[static_cast<size_t>(r)]);
+    host.push_back(all[r]);
   }
   return bind_calling_thread(bootstrap.rank(), host, self);
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::vector<cpu_set_t> masks_of(const AllSettings& all, const HostLayout& hosts, int host) {
   std::vector<cpu_set_t> masks;
-  for (int l = 0; l < hosts.num_ranks(host); ++l) masks.push_back(all[static_cast<size_t>(hosts.rank(host, l))]->cpus);
+  for (int l = 0; l < hosts.num_ranks(host); ++l) masks.push_back(all[hosts.rank(host, l)]->cpus);
   return masks;
 }
 
@@ -38,8 +38,8 @@ bool is_order(const std::vector<int32_t>& found, int num_ranks) {
   if (found.size() != 2 * n) return false;
   std::vector<bool> seen(n);
   for (size_t i = 0; i < n; ++i) {
-    if (found[i] < 0 || found[i] >= num_ranks || seen[static_cast<size_t>(found[i])]) return false;
-    seen[static_cast<size_t>(found[i])] = true;
+    if (found[i] < 0 || found[i] >= num_ranks || seen[found[i]]) return false;
+    seen[found[i]] = true;
   }
   return true;
 }
@@ -61,14 +61,13 @@ Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& al
   std::vector<int> groups(static_cast<size_t>(hosts.nranks()));
   bool found_any = false;
   for (int h = 0; h < hosts.num_hosts(); ++h) {
-    const auto found =
-        decode<std::vector<int32_t>>(blobs[static_cast<size_t>(hosts.rank(h, 0))]).value_or(std::vector<int32_t>());
+    const auto found = decode<std::vector<int32_t>>(blobs[hosts.rank(h, 0)]).value_or(std::vector<int32_t>());
     const int n = hosts.num_ranks(h);
     const bool ordered = is_order(found, n);
     found_any |= ordered;
     for (int l = 0; l < n; ++l) {
-      order.push_back(hosts.rank(h, ordered ? found[static_cast<size_t>(l)] : l));
-      if (ordered) groups[static_cast<size_t>(hosts.rank(h, l))] = found[static_cast<size_t>(n + l)];
+      order.push_back(hosts.rank(h, ordered ? found[l] : l));
+      if (ordered) groups[hosts.rank(h, l)] = found[n + l];
     }
   }
   if (!found_any) return hosts;

@@ -83,7 +83,7 @@ Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_
       theirs->status = Status(s.code(), fmt::format("rank {} cannot {}: {}", r, mine.call, s.message()));
     requests.push_back(std::move(*theirs));
   }
-  RONDO_TRY(requests[static_cast<size_t>(rank_)].status);
+  RONDO_TRY(requests[rank_].status);
   for (const ResizeRequest& request : requests) RONDO_TRY(request.status);
   return requests;
 }
@@ -98,10 +98,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, 
 
   std::vector<Rank> members;
   for (Rank r = 0; r < nranks_ && colour >= 0; ++r)
-    if (requests[static_cast<size_t>(r)].first == colour) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
-    return requests[static_cast<size_t>(a)].second < requests[static_cast<size_t>(b)].second;
-  });
+    if (requests[r].first == colour) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(),
+                   [&](Rank a, Rank b) { return requests[a].second < requests[b].second; });
   auto made = control_->make_child(members, *options);
   const Status outcome = in_call("split", control_->commit(made.status(), *options));
   if (outcome.ok()) return made;
@@ -144,9 +143,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   RONDO_TRY_ASSIGN(const std::vector<ResizeRequest> requests,
                    gather_requests(mine, options.ok() ? options->abort : abort_));
   for (Rank r = 0; r < nranks_; ++r)
-    if (requests[static_cast<size_t>(r)].first != new_nranks)
-      return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
-                                                       requests[static_cast<size_t>(r)].first));
+    if (requests[r].first != new_nranks)
+      return Status(StatusCode::kMismatch,
+                    fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r, requests[r].first));
   const auto with_id = std::find_if(requests.begin(), requests.end(),
                                     [](const ResizeRequest& r) { return r.bytes.size() == sizeof common->bytes; });
   if (with_id == requests.end())

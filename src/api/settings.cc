@@ -50,7 +50,7 @@ Status check_fields(const SettingFields& s) {
 Expected<HostLayout> hosts_of(const AllSettings& all, const HostLayout& machines, std::vector<int32_t>* pretended) {
   std::vector<std::string> keys;
   for (Rank r = 0; r < machines.nranks(); ++r) {
-    const Settings& s = *all[static_cast<size_t>(r)];
+    const Settings& s = *all[r];
     int32_t& says = pretended->emplace_back(s.pretended_host);
     if (!s.hosts.empty()) {
       const Expected<HostLayout> layout = HostLayout::parse(s.hosts);
@@ -88,8 +88,7 @@ Status check_equal(Rank rank, const AllSettings& all) {
 Status agree_on_network(Rank rank, const AllSettings& all, std::string* transport) {
   uint32_t preferred = ~0u;
   for (const auto& s : all) preferred &= s->preferred;
-  if (*transport == "auto")
-    *transport = fmt::format("shm+{}", net::networks()[static_cast<size_t>(std::countr_zero(preferred))]->name);
+  if (*transport == "auto") *transport = fmt::format("shm+{}", net::networks()[std::countr_zero(preferred)]->name);
   const size_t row = net::network_index(*transport);
   for (size_t r = 0; r < all.size(); ++r)
     if ((all[r]->networks >> row & 1) == 0)
@@ -176,19 +175,18 @@ Expected<AllSettings> decode_settings(Rank rank, const std::vector<std::string_v
 int count_cpus(const AllSettings& all, const HostLayout& machines, int host) {
   cpu_set_t any;
   CPU_ZERO(&any);
-  for (int l = 0; l < machines.num_ranks(host); ++l)
-    CPU_OR(&any, &any, &all[static_cast<size_t>(machines.rank(host, l))]->cpus);
+  for (int l = 0; l < machines.num_ranks(host); ++l) CPU_OR(&any, &any, &all[machines.rank(host, l)]->cpus);
   return std::max(1, CPU_COUNT(&any));
 }
 
 std::optional<int> place_among_hosts(const AllSettings& all, const HostLayout& machines, Rank rank) {
-  const Settings& self = *all[static_cast<size_t>(rank)];
+  const Settings& self = *all[rank];
   if (self.kernel == 0 || machines.one_host()) return std::nullopt;
   int num_ranks = 0, num_hosts = 0, place = 0;
   for (int h = 0; h < machines.num_hosts(); ++h) {
     const int before = num_ranks;
     for (int l = 0; l < machines.num_ranks(h); ++l) {
-      const Settings& other = *all[static_cast<size_t>(machines.rank(h, l))];
+      const Settings& other = *all[machines.rank(h, l)];
       if (other.kernel != self.kernel) continue;
       if (!CPU_EQUAL(&other.cpus, &self.cpus)) return std::nullopt;
       if (machines.rank(h, l) == rank) place = num_ranks;
@@ -217,7 +215,7 @@ Expected<Agreement> agree(Rank rank, const Settings& mine, const AllSettings& al
   std::vector<int32_t> pretended;
   RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(all, machines, &pretended));
   RONDO_TRY(prove_own_algorithms(hosts));
-  s.pretended_host = pretended[static_cast<size_t>(rank)];
+  s.pretended_host = pretended[rank];
   s.hosts_pretended = !(hosts == machines);
   s.ranks_per_core = 1;
   for (int h = 0; h < machines.num_hosts(); ++h) {

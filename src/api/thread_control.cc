@@ -43,8 +43,8 @@ Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, co
 Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, const Wait& wait) {
   std::unique_lock lock(mutex_);
   if (!closed_.ok()) return closed_;
-  offers_[static_cast<size_t>(rank)] = std::move(mine);
-  here_[static_cast<size_t>(rank)] = true;
+  offers_[rank] = std::move(mine);
+  here_[rank] = true;
   const uint64_t round = round_;
   if (std::all_of(here_.begin(), here_.end(), [](bool h) { return h; })) {
     complete_ = std::make_shared<const std::vector<Offer>>(std::exchange(offers_, std::vector<Offer>(here_.size())));
@@ -62,7 +62,7 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
   };
   auto gone = [&]() -> std::optional<Rank> {
     for (const Rank r : missing())
-      if (left_[static_cast<size_t>(r)]) return r;
+      if (left_[r]) return r;
     return std::nullopt;
   };
   const Status s = wait_for(lock, rank, wait, "meeting the other ranks", [&] {
@@ -73,7 +73,7 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
   if (!closed_.ok()) return closed_;
   if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // the reason
   const Rank left = *gone();
-  const std::string& cause = causes_[static_cast<size_t>(left)];
+  const std::string& cause = causes_[left];
   return close(
       Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator{}{}",
                                                 rank, left, cause.empty() ? "" : " after this failure: ", cause)));
@@ -81,8 +81,8 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
 
 void ThreadMeeting::leave(Rank rank, const Status& cause) {
   const std::lock_guard lock(mutex_);
-  left_[static_cast<size_t>(rank)] = true;
-  causes_[static_cast<size_t>(rank)] = cause.message();
+  left_[rank] = true;
+  causes_[rank] = cause.message();
   changed_.notify_all();
 }
 
@@ -135,7 +135,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
   for (Rank r = 0; r < nranks; ++r) {
     ChildOptions mine = options;
-    mine.binding = bindings[static_cast<size_t>(r)];
+    mine.binding = bindings[r];
     RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, mine));
     made.push_back(std::move(impl));
   }
@@ -157,12 +157,12 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std:
   }
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, std::move(mine), wait(options, true)));
   if (members.empty()) return std::unique_ptr<CommunicatorImpl>();
-  const ThreadMeeting::Offer& first = (*offers)[static_cast<size_t>(members[0])];
+  const ThreadMeeting::Offer& first = (*offers)[members[0]];
   if (first.world == nullptr)
     return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
                                                    first.bytes));
   std::vector<std::string_view> said;
-  for (const Rank r : members) said.push_back((*offers)[static_cast<size_t>(r)].bytes);
+  for (const Rank r : members) said.push_back((*offers)[r].bytes);
   RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, said));
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   return make_thread_rank(static_cast<Rank>(place), all, first.world, options);
@@ -186,7 +186,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
   const auto me = static_cast<size_t>(rank);
   const uint32_t attempt = ++attempts_[me];
   std::vector<bool> out(here_.size(), false);
-  for (const Rank r : excluded) out[static_cast<size_t>(r)] = true;
+  for (const Rank r : excluded) out[r] = true;
   for (const auto& [their_out, gathering] : gatherings_)
     for (const auto& [other, theirs] : gathering->callers) {
       if (!theirs.waits) continue;
@@ -204,7 +204,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
   auto missing = [&] {
     std::vector<Rank> never, gave_up;
     for (Rank r = 0; r < static_cast<Rank>(out.size()); ++r) {
-      if (left_[static_cast<size_t>(r)] || out[static_cast<size_t>(r)]) continue;
+      if (left_[r] || out[r]) continue;
       const auto caller = mine->callers.find(r);
       if (caller == mine->callers.end()) never.push_back(r);
       else if (!caller->second.waits) gave_up.push_back(r);
@@ -229,7 +229,7 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
 void ThreadMeeting::decide(Gathering& gathering) {
   Survivors found;
   for (auto& [rank, caller] : gathering.callers) {
-    if (left_[static_cast<size_t>(rank)]) continue;  // it gave up and has left
+    if (left_[rank]) continue;  // it gave up and has left
     found.members.push_back(rank);
     found.settings.push_back(std::move(caller.settings));
   }

@@ -122,7 +122,7 @@ Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
     RONDO_TRY(pass_bundle(what, mine, {heads, heads, &a_step_later}, got));
     RONDO_TRY(pass_bundle(what, ranks, {others, {}, &two_steps_later}, got));
   }
-  (*got)[index(rank_)] = {};
+  (*got)[rank_] = {};
   return {};
 }
 
@@ -132,7 +132,7 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
   if (how.to.empty() && how.from.empty()) return {};
   Packer packer;
   for (const Rank r : of) {
-    const Frame& frame = (*have)[static_cast<size_t>(r)];
+    const Frame& frame = (*have)[r];
     std::vector<int> fds(what.descriptors.begin(), what.descriptors.end());
     if (r != rank_) fds.clear();
     for (const Fd& fd : frame.descriptors) fds.push_back(fd.get());
@@ -155,7 +155,7 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
     std::vector<Rank> more_from;
     for (const Rank r : awaited.from) {
       bool more = false;
-      if (!unpack(std::move(came[static_cast<size_t>(r)]), have, &more))
+      if (!unpack(std::move(came[r]), have, &more))
         return give_up(what.sequence, Status(StatusCode::kMismatch,
                                              fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
       if (more) more_from.push_back(r);
@@ -173,12 +173,12 @@ std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms, st
   if (also != nullptr) fds = *also;
   const size_t num_also = fds.size();
   fds.push_back({watch_.get(), POLLIN, 0});
-  for (const Rank r : *unflushed) fds.push_back({links_[index(r)]->fd(), POLLOUT, 0});
+  for (const Rank r : *unflushed) fds.push_back({links_[r]->fd(), POLLOUT, 0});
   const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
   const bool events = fds[num_also].revents != 0;
   if (also != nullptr) also->assign(fds.begin(), fds.begin() + static_cast<ptrdiff_t>(num_also));
   const size_t before = unflushed->size();
-  std::erase_if(*unflushed, [this](Rank r) { return links_[index(r)]->flush(); });
+  std::erase_if(*unflushed, [this](Rank r) { return links_[r]->flush(); });
   return look(num_ready > 0 && !events && before != 0 && unflushed->size() == before ? kPauseMs : 0);
 }
 
@@ -190,17 +190,17 @@ Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   got->resize(peers_.size());
   std::vector<Rank> unflushed, open;
   for (const Rank r : what.to)
-    if (!links_[index(r)]->flush()) unflushed.push_back(r);
+    if (!links_[r]->flush()) unflushed.push_back(r);
   for (const Rank r : what.from) {  // frames that arrived together with earlier ones
-    RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
+    RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[r]));
     if (!have) open.push_back(r);
   }
   for (Rank r = 0; r < nranks(); ++r)
-    if (links_[index(r)]) RONDO_TRY(heard_of_giving_up(what, r));
+    if (links_[r]) RONDO_TRY(heard_of_giving_up(what, r));
   while (!open.empty() || !unflushed.empty()) {
     for (const Rank r : hear(&unflushed, what.deadline->slice_ms(), nullptr)) {
       if (const auto place = std::find(open.begin(), open.end(), r); place != open.end()) {
-        RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
+        RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[r]));
         if (!have) continue;
         open.erase(place);
       }

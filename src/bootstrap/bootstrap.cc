@@ -83,8 +83,7 @@ Status Bootstrap::connect(Met met, const Secret& secret, const std::function<Sta
   others_.resize(peers_.size());
   pidfds_.resize(peers_.size());
   for (Rank peer = 0; peer < nranks(); ++peer)
-    if (links_[index(peer)] && same_host(peer) && !same_process(peer))
-      pidfds_[index(peer)] = open_pidfd(links_[index(peer)]->fd());
+    if (links_[peer] && same_host(peer) && !same_process(peer)) pidfds_[peer] = open_pidfd(links_[peer]->fd());
   RONDO_TRY(watch());
   if (plan_.is_full()) {
     port_ = {};
@@ -138,8 +137,8 @@ std::vector<Rank> Bootstrap::look(int slice_ms) {
     const auto peer = static_cast<Rank>(events[i].data.u64 & 0xffffffff);
     const bool process_ended = (events[i].data.u64 & kPidfdEvent) != 0;
     if (process_ended || (events[i].events & ~EPOLLIN) != 0)
-      links_[index(peer)]->drain();  // there may be a goodbye before the end
-    else links_[index(peer)]->drain_announced();
+      links_[peer]->drain();  // there may be a goodbye before the end
+    else links_[peer]->drain_announced();
     judge(peer, process_ended);
     heard.push_back(peer);
   }
@@ -202,7 +201,7 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
   // Check the end before reading frames, because frames before the end are valid. A fork may keep a link open.
-  const bool process_ended = pidfds_[index(peer)] && is_gone(peer);
+  const bool process_ended = pidfds_[peer] && is_gone(peer);
   if (process_ended) link.drain();
   const Link::End end = link.end(&why);
   while (auto frame = next_frame(peer)) {

@@ -111,22 +111,20 @@ class Bootstrap {
   Status all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all);
 
   /// Returns true if `peer` runs on this host and in this network namespace, so that descriptors can be exchanged.
-  bool same_host(Rank peer) const { return peers_[index(peer)].host == peers_[index(rank_)].host; }
+  bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
   /// Returns which ranks share a host, as defined by same_host(). Equal on all ranks.
   HostLayout hosts() const;
   /// Returns true if `peer` is a thread of this process (or this rank itself).
-  bool same_process(Rank peer) const {
-    return same_host(peer) && peers_[index(peer)].process == peers_[index(rank_)].process;
-  }
+  bool same_process(Rank peer) const { return same_host(peer) && peers_[peer].process == peers_[rank_].process; }
   /// Returns the numeric IP address at which this rank reaches `peer`, or an empty text if `peer` is gone.
   std::string address_of(Rank peer);
   /// Returns all addresses that address_of() can return for this rank on any rank.
   std::vector<std::string> own_addresses();
   /// Returns the bytes of `peer`'s BootstrapOptions::greeting. The ranks exchange them with their addresses, so this
   /// needs no collective call.
-  const std::string& greeting_of(Rank peer) const { return peers_[index(peer)].greeting; }
+  const std::string& greeting_of(Rank peer) const { return peers_[peer].greeting; }
   /// Returns "rank 3 (pid 4711 on node7)" for messages.
-  std::string describe(Rank peer) const { return peer_text(peer, peers_[index(peer)]); }
+  std::string describe(Rank peer) const { return peer_text(peer, peers_[peer]); }
 
   struct Loss {
     Rank rank;
@@ -196,7 +194,6 @@ class Bootstrap {
  private:
   Bootstrap(Rank rank, const BootstrapOptions& options)
       : rank_(rank), options_{options.deadline_s, options.abort, options.pretend_host}, interrupt_(options.interrupt) {}
-  static size_t index(Rank r) { return static_cast<size_t>(r); }
   Status meet(int nranks, const IdContents& id, const BootstrapOptions& options);
   Status connect(Met met, const Secret& secret, const std::function<Status()>& interrupt);
   /// Held during a collective call, with the turn. Only one exists at a time.

@@ -19,7 +19,7 @@ class LocalPeers {
 
   int nranks() const { return static_cast<int>(ranks_.size()); }
   /// Returns this rank's number.
-  Rank rank() const { return numbers_[static_cast<size_t>(bootstrap_.rank())]; }
+  Rank rank() const { return numbers_[bootstrap_.rank()]; }
   /// Returns the numbers by the Bootstrap's rank; -1: on another host.
   const std::vector<int>& numbers() const { return numbers_; }
   bool may_pull() const { return may_pull_; }

@@ -37,24 +37,24 @@ constexpr int kUnsentMs = 20;  // before another attempt if a neighbour's socket
 }  // namespace
 
 void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
-  const auto& link = links_[static_cast<size_t>(to)];
-  if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
+  const auto& link = links_[to];
+  if (leaving_ || !link || gone_[to]) return;
   outgoing_events_[to](what, gone.rank, gone.place, gone.text);
 }
 
 // Sends all pending events of each neighbour in one frame.
 void Bootstrap::send_events() {
   for (auto& [to, text] : std::exchange(outgoing_events_, {})) {
-    links_[static_cast<size_t>(to)]->queue(FrameKind::kEvents, 0, std::make_shared<const std::string>(text.take()));
+    links_[to]->queue(FrameKind::kEvents, 0, std::make_shared<const std::string>(text.take()));
     unsent_events_.push_back(to);
   }
-  std::erase_if(unsent_events_, [this](Rank r) { return links_[static_cast<size_t>(r)]->flush(); });
+  std::erase_if(unsent_events_, [this](Rank r) { return links_[r]->flush(); });
   if (!unsent_events_.empty()) wake_events();
 }
 
 void Bootstrap::note_lost(const Gone& what, Rank from) {
-  if (gone_[static_cast<size_t>(what.rank)]) return;
-  gone_[static_cast<size_t>(what.rank)] = true;
+  if (gone_[what.rank]) return;
+  gone_[what.rank] = true;
   if (!loss_) loss_ = Loss{what.rank, what.text};  // only the first is reported
   if (plan_.is_full()) return;                     // every rank sees it itself
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
@@ -82,8 +82,8 @@ std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) {
 
 // from: the neighbour that sent the event; -1 if this rank has a link to the rank that left.
 void Bootstrap::note_left(const Gone& what, Rank from) {
-  if (gone_[static_cast<size_t>(what.rank)]) return;
-  gone_[static_cast<size_t>(what.rank)] = true;
+  if (gone_[what.rank]) return;
+  gone_[what.rank] = true;
   if (!first_left_) first_left_ = what.rank;
   if (from >= 0) parted_[what.rank] = what.text;
   else forward_leaving(what);
@@ -97,7 +97,7 @@ void Bootstrap::forward_leaving(const Gone& what) {
     if (t == x || plan_.linked(t, x)) continue;
     const Rank f = plan_.corner(x, t);  // in x's row and t's column
     if (same_row && f == rank_) tell(t, kLeft, what);
-    if (same_column && plan_.corner(t, x) == rank_ && (f < 0 || gone_[static_cast<size_t>(f)])) tell(t, kLeft, what);
+    if (same_column && plan_.corner(t, x) == rank_ && (f < 0 || gone_[f])) tell(t, kLeft, what);
   }
 }
 
@@ -147,7 +147,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
 
 // Handles the events that have arrived from a neighbour.
 void Bootstrap::take_events(Rank from) {
-  while (const auto frame = links_[static_cast<size_t>(from)]->pop_events()) {
+  while (const auto frame = links_[from]->pop_events()) {
     Decoder r(frame->payload);
     while (r.ok() && !r.finished()) {
       const auto what = r.get<uint8_t>();
@@ -158,7 +158,7 @@ void Bootstrap::take_events(Rank from) {
       if (what == kLost) note_lost(gone, from);
       if (what == kAborted) note_announced(Topic::kAbort, gone, from);
       if (what == kDisagreement) note_announced(Topic::kDisagreement, gone, from);
-      if (what == kLeft && !links_[index(gone.rank)]) note_left(gone, from);
+      if (what == kLeft && !links_[gone.rank]) note_left(gone, from);
     }
   }
 }
@@ -167,11 +167,11 @@ void Bootstrap::take_events(Rank from) {
 void Bootstrap::judge(Rank peer, bool process_ended) {
   take_events(peer);
   std::string why;
-  const Link::End end = links_[static_cast<size_t>(peer)]->end(&why);
+  const Link::End end = links_[peer]->end(&why);
   if (end == Link::End::kNone && !process_ended) return;
   forget(peer);
-  if (end == Link::End::kLeft) return note_left({peer, links_[static_cast<size_t>(peer)]->note()}, -1);
-  note_lost({peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[static_cast<size_t>(peer)]),
+  if (end == Link::End::kLeft) return note_left({peer, links_[peer]->note()}, -1);
+  note_lost({peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]),
                                process_ended ? "its process has ended"
                                              : why + " without a goodbye, so its process died or gave up")},
             -1);
@@ -187,7 +187,7 @@ void Bootstrap::judge_aloud(Rank peer) {
 // Gathers every rank's PeerInfo. The rendezvous sends a rank only those of its neighbours.
 Status Bootstrap::learn_of_all() {
   std::vector<std::string> all;
-  RONDO_TRY(gather(FrameKind::kGather, encode(peers_[index(rank_)]), &all));
+  RONDO_TRY(gather(FrameKind::kGather, encode(peers_[rank_]), &all));
   for (size_t r = 0; r < all.size(); ++r) {
     auto peer = decode<PeerInfo>(all[r]);
     if (!peer)

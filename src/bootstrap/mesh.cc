@@ -40,7 +40,7 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
   port_.acceptor.serve(
       [this](const Acceptor<ServerHandshake>::Connection& c) {
         return c.local ? ServerHandshake(secret_, [this](Rank peer) { return pair_of(peer, rank_); })
-                       : ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_);
+                       : ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_);
       },
       [this](Acceptor<ServerHandshake>::Connection& c, bool accepted) { come(c, accepted); }, true);
 }
@@ -48,12 +48,12 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
 // client_name is empty if that rank may not connect to `server`.
 RankPair LinkMaker::pair_of(Rank client, Rank server) const {
   const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
-  return {client, server, may ? std::string_view(peers_[index(client)].unix_name) : std::string_view(),
-          peers_[index(server)].unix_name};
+  return {client, server, may ? std::string_view(peers_[client].unix_name) : std::string_view(),
+          peers_[server].unix_name};
 }
 
 void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
-  known_[index(peer)] = true;
+  known_[peer] = true;
   for (Caller& c : callers_) {  // the peer has connected: its check is no longer needed
     if (c.peer != peer || !c.only_asks) continue;
     c.peer = -1;
@@ -63,8 +63,8 @@ void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> s
 }
 
 void LinkMaker::call(Rank peer) {
-  if (known_[index(peer)]) return;
-  known_[index(peer)] = true;
+  if (known_[peer]) return;
+  known_[peer] = true;
   dial(&callers_.emplace_back(Caller{.peer = peer, .handshake = handshake_with(peer)}));
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
 }
@@ -72,7 +72,7 @@ void LinkMaker::call(Rank peer) {
 // Ranks of one host use the short form without encryption: the kernel passes the bytes and the descriptors.
 ClientHandshake LinkMaker::handshake_with(Rank peer) const {
   if (same_host(peer)) return ClientHandshake(secret_, pair_of(rank_, peer));
-  return ClientHandshake(listener_secret(secret_, peers_[index(peer)]), Purpose::kMesh, rank_, encryption_);
+  return ClientHandshake(listener_secret(secret_, peers_[peer]), Purpose::kMesh, rank_, encryption_);
 }
 
 void LinkMaker::ask(Rank peer) {
@@ -85,7 +85,7 @@ void LinkMaker::ask(Rank peer) {
 
 void LinkMaker::fail(Caller* caller, Status why) {
   const bool gone = why.code() == StatusCode::kPeerLost;
-  if (!caller->only_asks && !gone) known_[index(caller->peer)] = false;
+  if (!caller->only_asks && !gone) known_[caller->peer] = false;
   if (!caller->only_asks || gone) failures_.push_back({caller->peer, std::move(why)});
   caller->peer = -1;
   caller->fd = Fd();
@@ -107,7 +107,7 @@ void LinkMaker::dial_again(Caller* caller) {
 }
 
 void LinkMaker::dial(Caller* caller) {
-  const PeerInfo& to = peers_[index(caller->peer)];
+  const PeerInfo& to = peers_[caller->peer];
   caller->since = Deadline::Clock::now();
   const bool local = same_host(caller->peer);
   if (!local && caller->next_address >= to.addresses.size()) {
@@ -156,7 +156,7 @@ void LinkMaker::greet(Caller* caller) {
 // Continues one connection. If it has succeeded or failed, sets its peer to -1.
 void LinkMaker::advance(Caller* caller, short events) {
   if (caller->peer < 0) return;
-  const PeerInfo& to = peers_[index(caller->peer)];
+  const PeerInfo& to = peers_[caller->peer];
   if (!caller->fd) {
     if (Deadline::Clock::now() - caller->since >= kRetry) dial(caller);
     return;
@@ -194,7 +194,7 @@ void LinkMaker::come(Acceptor<ServerHandshake>::Connection& c, bool accepted) {
   if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
                  (c.local ? local_peer_name(c.fd.get()) : c.address).c_str(), c.handshake->why().c_str());
-  if (accepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) && !known_[index(peer)])
+  if (accepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) && !known_[peer])
     link(peer, std::move(c.fd), c.local, c.handshake->take_session());
 }
 
@@ -240,7 +240,7 @@ class MeshBuilder {
  private:
   static std::vector<bool> all_but(const std::vector<Rank>& ranks, size_t num_ranks) {
     std::vector<bool> set(num_ranks, true);
-    for (const Rank r : ranks) set[static_cast<size_t>(r)] = false;
+    for (const Rank r : ranks) set[r] = false;
     return set;
   }
   Status could_not_connect(const LinkMaker::Failure& failure);
@@ -279,9 +279,8 @@ Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
   } while ((root_ == nullptr || root_->end(nullptr) == Link::End::kNone) &&
            events.pause(kHearMs, "waiting for the report of a death").ok());
   const Rank peer = failure.peer;
-  return Status(failure.why.code(),
-                fmt::format("rank {} could not connect to {}: {}", rank_,
-                            peer_text(peer, peers_[static_cast<size_t>(peer)]), failure.why.message()));
+  return Status(failure.why.code(), fmt::format("rank {} could not connect to {}: {}", rank_,
+                                                peer_text(peer, peers_[peer]), failure.why.message()));
 }
 
 Status MeshBuilder::hear() {
@@ -295,13 +294,13 @@ Status MeshBuilder::hear() {
 std::vector<Rank> MeshBuilder::missing() const {
   std::vector<Rank> ranks;
   for (const Rank r : wanted_)
-    if (!links_[static_cast<size_t>(r)]) ranks.push_back(r);
+    if (!links_[r]) ranks.push_back(r);
   return ranks;
 }
 
 Status MeshBuilder::harvest() {
   for (auto& [peer, link] : maker_.take_links()) {
-    links_[static_cast<size_t>(peer)] = std::move(link);
+    links_[peer] = std::move(link);
     ++num_linked_;
   }
   for (const LinkMaker::Failure& f : maker_.take_failures()) RONDO_TRY(could_not_connect(f));

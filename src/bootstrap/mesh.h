@@ -91,8 +91,7 @@ class LinkMaker {
     Status last = {};
     ClientHandshake handshake;
   };
-  bool same_host(Rank peer) const { return peers_[index(peer)].host == peers_[index(rank_)].host; }
-  static size_t index(Rank r) { return static_cast<size_t>(r); }
+  bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
   RankPair pair_of(Rank client, Rank server) const;
   void dial(Caller* caller);
   void dial_next(Caller* caller, Status why, bool refused);

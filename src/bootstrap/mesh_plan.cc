@@ -20,11 +20,11 @@ MeshPlan::MeshPlan(std::vector<uint32_t> hosts, int most_full) : most_full_(most
   }
   if (!is_full())  // hosts in the order of their first ranks
     std::stable_sort(order_.begin(), order_.end(),
-                     [&](Rank a, Rank b) { return first_rank[hosts_[index(a)]] < first_rank[hosts_[index(b)]]; });
+                     [&](Rank a, Rank b) { return first_rank[hosts_[a]] < first_rank[hosts_[b]]; });
   places_.resize(n);
   host_first_.resize(n);
   host_size_.resize(n);
-  for (size_t place = 0; place < n; ++place) places_[index(order_[place])] = static_cast<uint32_t>(place);
+  for (size_t place = 0; place < n; ++place) places_[order_[place]] = static_cast<uint32_t>(place);
   for (size_t r = 0; r < n; ++r) {
     host_first_[r] = places_[first_rank[hosts_[r]]];
     host_size_[r] = size[hosts_[r]];
@@ -39,15 +39,14 @@ bool MeshPlan::joined(size_t place_a, size_t place_b, size_t num_places) const {
 
 bool MeshPlan::linked(Rank a, Rank b) const {
   if (a == b) return false;
-  const size_t i = index(a), j = index(b);
-  if (joined(places_[i], places_[j], hosts_.size())) return true;
-  const uint32_t first = host_first_[i];
-  return hosts_[i] == hosts_[j] && joined(places_[i] - first, places_[j] - first, host_size_[i]);
+  if (joined(places_[a], places_[b], hosts_.size())) return true;
+  const uint32_t first = host_first_[a];
+  return hosts_[a] == hosts_[b] && joined(places_[a] - first, places_[b] - first, host_size_[a]);
 }
 
 std::vector<Rank> MeshPlan::neighbours(Rank r) const {
   std::vector<Rank> ranks;
-  const size_t n = hosts_.size(), place = places_[index(r)], c = columns(n);
+  const size_t n = hosts_.size(), place = places_[r], c = columns(n);
   if (is_full()) {
     for (Rank peer = 0; peer < nranks(); ++peer)
       if (peer != r) ranks.push_back(peer);
@@ -56,7 +55,7 @@ std::vector<Rank> MeshPlan::neighbours(Rank r) const {
   const size_t row = place - place % c;
   for (size_t p = row; p < std::min(row + c, n); ++p) ranks.push_back(order_[p]);
   for (size_t p = place % c; p < n; p += c) ranks.push_back(order_[p]);
-  const size_t first = host_first_[index(r)], size = host_size_[index(r)];
+  const size_t first = host_first_[r], size = host_size_[r];
   for (size_t p = first; p < first + size && size < n; ++p)  // one host has the same grid
     if (linked(r, order_[p])) ranks.push_back(order_[p]);
   std::sort(ranks.begin(), ranks.end());
@@ -67,7 +66,7 @@ std::vector<Rank> MeshPlan::neighbours(Rank r) const {
 
 Rank MeshPlan::corner(Rank a, Rank b) const {
   const size_t c = columns(hosts_.size());
-  const size_t place = places_[index(a)] / c * c + places_[index(b)] % c;
+  const size_t place = places_[a] / c * c + places_[b] % c;
   return place < hosts_.size() ? order_[place] : -1;
 }
 

@@ -28,7 +28,7 @@ class MeshPlan {
 
   int nranks() const { return static_cast<int>(hosts_.size()); }
   bool is_full() const { return nranks() <= most_full_; }
-  bool same_host(Rank a, Rank b) const { return hosts_[index(a)] == hosts_[index(b)]; }
+  bool same_host(Rank a, Rank b) const { return hosts_[a] == hosts_[b]; }
   bool linked(Rank a, Rank b) const;
   std::vector<Rank> neighbours(Rank r) const;
   /// Returns all ranks by place, or by rank if the plan is full.
@@ -44,7 +44,6 @@ class MeshPlan {
   int most_full() const { return most_full_; }
 
  private:
-  static size_t index(Rank r) { return static_cast<size_t>(r); }
   bool joined(size_t place_a, size_t place_b, size_t num_places) const;
 
   int most_full_ = 0;

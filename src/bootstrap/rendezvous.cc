@@ -86,8 +86,8 @@ Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
   }
   if (good && r.finished()) {
     met.plan = MeshPlan(std::move(hosts), most_full);
-    for (const Rank peer : met.plan.neighbours(rank)) good = good && known[static_cast<size_t>(peer)];
-    if (good && known[static_cast<size_t>(rank)]) return met;
+    for (const Rank peer : met.plan.neighbours(rank)) good = good && known[peer];
+    if (good && known[rank]) return met;
   }
   return Status(StatusCode::kInternal, "the rendezvous sent a table that cannot be decoded");
 }
@@ -141,7 +141,7 @@ std::string TableWriter::entries_of(const std::vector<Rank>& ranks) const {
   w(plan_.nranks(), plan_.most_full());
   for (const uint32_t host : plan_.hosts()) w(host);
   w(static_cast<uint32_t>(ranks.size()));
-  for (const Rank r : ranks) w.raw(encoded_[static_cast<size_t>(r)]);
+  for (const Rank r : ranks) w.raw(encoded_[r]);
   return w.take();
 }
 

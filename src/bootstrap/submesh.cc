@@ -21,7 +21,7 @@ std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& membe
                                                   std::string* offer) {
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   std::unique_ptr<Bootstrap> child(new Bootstrap(static_cast<Rank>(place), options));
-  PeerInfo self = peers_[index(rank_)];
+  PeerInfo self = peers_[rank_];
   self.greeting = options.greeting ? options.greeting(child->rank_) : std::string();
   const bool one_host = std::all_of(members.begin(), members.end(), [this](Rank r) { return same_host(r); });
   auto port = open_mesh_port(&self, !one_host);
@@ -61,7 +61,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& 
   if (!members.empty()) child = begin_child(members, options, &mine);
   std::vector<std::string> all, offers;
   RONDO_TRY(gather(FrameKind::kGather, mine, &all, Deadline(options.deadline_s, options.abort)));
-  for (const Rank r : members) offers.push_back(std::move(all[index(r)]));
+  for (const Rank r : members) offers.push_back(std::move(all[r]));
   if (child != nullptr) RONDO_TRY(finish_child(members, offers, options.interrupt, child.get()));
   return child;
 }
@@ -83,14 +83,14 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
     const auto payload = std::make_shared<const std::string>(mine);
     for (const Rank r : members) {
       if (r == rank_) continue;
-      links_[index(r)]->queue(how.kind, how.sequence, payload);
+      links_[r]->queue(how.kind, how.sequence, payload);
       how.to.push_back(r);
     }
     how.from = how.to;
     std::vector<Frame> got;
     RONDO_TRY(receive(how, &got));
     std::vector<std::string> offers;
-    for (const Rank r : members) offers.push_back(r == rank_ ? mine : std::move(got[index(r)].payload));
+    for (const Rank r : members) offers.push_back(r == rank_ ? mine : std::move(got[r].payload));
     return finish_child(
         members, offers, [&] { return still_with(members, how.gave_up); }, child.get());
   }();
@@ -149,9 +149,9 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   };
   Status most_serious;
   for (Rank r = 0; r < static_cast<Rank>(got.size()); ++r) {
-    const bool failed = r == rank_ ? !made.ok() : !got[static_cast<size_t>(r)].payload.starts_with('\0');
+    const bool failed = r == rank_ ? !made.ok() : !got[r].payload.starts_with('\0');
     if (!failed) continue;
-    const Status theirs = r == rank_ ? made : refusal(got[static_cast<size_t>(r)]);
+    const Status theirs = r == rank_ ? made : refusal(got[r]);
     if (is_more_serious(theirs, most_serious)) most_serious = theirs;
   }
   return most_serious;

@@ -88,7 +88,7 @@ Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const Bootstra
     if (r < 0 || r >= static_cast<Rank>(peers_.size()) || r == rank_)
       return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: excluded names rank {}: {}", rank_, r,
                                                               r == rank_ ? "the caller" : "there is none"));
-    view.excluded[static_cast<size_t>(r)] = true;
+    view.excluded[r] = true;
   }
   view.gone = view.excluded;
   view_ = std::move(view);
@@ -132,7 +132,7 @@ Status Bootstrap::take_late_links() {
     links_[r]->flush();
   }
   for (const LinkMaker::Failure& f : late_->take_failures())  // after other failures, connecting is tried again
-    if (f.why.code() == StatusCode::kPeerLost) unreachable_[static_cast<size_t>(f.peer)] = true;
+    if (f.why.code() == StatusCode::kPeerLost) unreachable_[f.peer] = true;
   return {};
 }
 
@@ -189,9 +189,9 @@ std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
 }
 
 bool Bootstrap::is_gone(Rank peer) {
-  const auto& link = links_[index(peer)];
+  const auto& link = links_[peer];
   const std::lock_guard lock(loss_mutex_);
-  return gone_[index(peer)] || (link ? link->end(nullptr) != Link::End::kNone : unreachable_[index(peer)]);
+  return gone_[peer] || (link ? link->end(nullptr) != Link::End::kNone : unreachable_[peer]);
 }
 
 Expected<Bootstrap::Phase> Bootstrap::run_phase() {
@@ -254,7 +254,7 @@ Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) co
     return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} excludes {}, but {} excludes {}", rank_,
                                                      list(view_.excluded), who, list(m.view.excluded)));
   }
-  if (m.view.gone[static_cast<size_t>(rank_)])
+  if (m.view.gone[rank_])
     return Status(StatusCode::kMismatch, fmt::format("shrink: {} continues without rank {}", who, rank_));
   if (m.phase != phase_ || (m.round != round && !m.decided))
     return Status(StatusCode::kInternal, fmt::format("shrink: {} is in round {} of phase {}, rank {} in {} of {}", who,
@@ -267,8 +267,8 @@ Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from
   std::vector<pollfd> fds;
   std::vector<Rank> missing, unflushed;
   for (const Rank r : from) {
-    if (!links_[index(r)]) missing.push_back(r);
-    else if (!links_[index(r)]->flush()) unflushed.push_back(r);
+    if (!links_[r]) missing.push_back(r);
+    else if (!links_[r]->flush()) unflushed.push_back(r);
   }
   if (!missing.empty() && Deadline::Clock::now() >= ask_at_) {
     for (const Rank r : missing) r > rank_ ? late_->ask(r) : late_->call(r);
@@ -279,7 +279,7 @@ Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from
   const int slice_ms = shrink_deadline_->slice_ms();
   const std::vector<Rank> heard = hear(&unflushed, late_ ? late_->slice_ms(slice_ms) : slice_ms, &fds);
   std::vector<bool> ready(peers_.size(), heard.empty());
-  for (const Rank r : heard) ready[index(r)] = true;
+  for (const Rank r : heard) ready[r] = true;
   if (late_) RONDO_TRY(late_->step(fds.data()));
   RONDO_TRY(take_late_links());
   for (const Rank r : missing) ready[r] = true;

@@ -59,10 +59,10 @@ class Askers {
   std::vector<Rank> missing() const {
     std::vector<bool> here(static_cast<size_t>(nranks_), false);
     here[0] = true;
-    for (const auto& [rank, fd] : known_) here[static_cast<size_t>(rank)] = true;
+    for (const auto& [rank, fd] : known_) here[rank] = true;
     std::vector<Rank> missing;
     for (Rank r = 0; r < nranks_; ++r)
-      if (!here[static_cast<size_t>(r)]) missing.push_back(r);
+      if (!here[r]) missing.push_back(r);
     return missing;
   }
   // Fits any socket buffer. A peer that does not read only hurts itself.

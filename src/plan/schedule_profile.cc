@@ -102,7 +102,7 @@ class Rounds {
       : cores_((schedule.nranks + ranks_per_core - 1) / ranks_per_core) {
     for (const RankSchedule& s : schedule.ranks) ranks_.push_back(prepare(s));
     running_.resize(static_cast<size_t>(cores_));
-    for (int c = 0; c < cores_; ++c) running_[static_cast<size_t>(c)] = c;
+    for (int c = 0; c < cores_; ++c) running_[c] = c;
   }
 
   /// Rounds until every rank has finished `operations`, or -1 if nothing moves any more.
@@ -110,7 +110,7 @@ class Rounds {
     while (std::any_of(ranks_.begin(), ranks_.end(), [&](const RankState& r) { return r.operation < operations; })) {
       bool moved = false;
       for (int& rank : running_) {
-        moved |= run(ranks_[static_cast<size_t>(rank)]);
+        moved |= run(ranks_[rank]);
         rank += cores_;  // the next rank on this core
         if (rank >= static_cast<int>(ranks_.size())) rank %= cores_;
       }
@@ -154,7 +154,7 @@ class Rounds {
         } else if (!i.is(kFlagDirect)) {
           for (const Port& p : s.recv_ports(i)) step.recv.push_back(channel(p.peer, s.rank, p));
           for (const Port& p : s.send_ports(i)) step.send.push_back(channel(s.rank, p.peer, p));
-          for (int c : step.send) ++channels_[static_cast<size_t>(c)].room;
+          for (int c : step.send) ++channels_[c].room;
         }
         r.lanes.back().push_back(std::move(step));
       }
@@ -164,13 +164,11 @@ class Rounds {
   }
 
   bool possible(const RankState& r, const Step& s) const {
-    if (s.wait_lane >= 0) return r.pc[static_cast<size_t>(s.wait_lane)] > static_cast<size_t>(s.wait_pc);
+    if (s.wait_lane >= 0) return r.pc[s.wait_lane] > static_cast<size_t>(s.wait_pc);
     for (int c : s.recv)
-      if (channels_[static_cast<size_t>(c)].visible <= channels_[static_cast<size_t>(c)].consumed) return false;
+      if (channels_[c].visible <= channels_[c].consumed) return false;
     for (int c : s.send)
-      if (channels_[static_cast<size_t>(c)].posted - channels_[static_cast<size_t>(c)].consumed >=
-          channels_[static_cast<size_t>(c)].room)
-        return false;
+      if (channels_[c].posted - channels_[c].consumed >= channels_[c].room) return false;
     return true;
   }
 
@@ -184,8 +182,8 @@ class Rounds {
       for (size_t lane = 0; lane < r.lanes.size(); ++lane) {
         size_t& pc = r.pc[lane];
         while (pc < r.lanes[lane].size() && possible(r, r.lanes[lane][pc])) {
-          for (int c : r.lanes[lane][pc].recv) ++channels_[static_cast<size_t>(c)].consumed;
-          for (int c : r.lanes[lane][pc].send) ++channels_[static_cast<size_t>(c)].posted;
+          for (int c : r.lanes[lane][pc].recv) ++channels_[c].consumed;
+          for (int c : r.lanes[lane][pc].send) ++channels_[c].posted;
           ++pc;
           moved = true;
         }

@@ -25,7 +25,7 @@ std::string cpu_list_text(std::vector<int> numbers) {
 
 std::vector<int> os_numbers(const HostTopology& host, std::span<const int> pus) {
   std::vector<int> numbers;
-  for (const int pu : pus) numbers.push_back(host.pus[static_cast<size_t>(pu)].os);
+  for (const int pu : pus) numbers.push_back(host.pus[pu].os);
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }

@@ -105,7 +105,7 @@ class Reader {
       Pu& mine = host_.pus[pu->logical_index];
       mine = {os(pu), static_cast<int>(host_.cores.size()), in_mask && hwloc().bitmap_isincluded(pu->cpuset, allowed)};
     }
-    if (core.numa >= 0) ++host_.nodes[static_cast<size_t>(core.numa)].num_cores;
+    if (core.numa >= 0) ++host_.nodes[core.numa].num_cores;
     host_.cores.push_back(std::move(core));
   }
 
@@ -126,7 +126,7 @@ class Reader {
         const auto [it, is_new] =
             known.try_emplace({static_cast<int>(a.depth), o->logical_index}, static_cast<int>(host_.caches.size()));
         if (is_new) host_.caches.push_back({static_cast<int>(a.depth), a.size, static_cast<int>(a.linesize), 0});
-        ++host_.caches[static_cast<size_t>(it->second)].num_cores;
+        ++host_.caches[it->second].num_cores;
         host_.cores[c].caches.push_back(it->second);
       }
   }

@@ -12,7 +12,7 @@ std::optional<Placement> place_of(const HostTopology& host, const cpu_set_t& mas
   Placement place;
   for (const Pu& pu : host.pus) {
     if (pu.os < 0 || pu.os >= CPU_SETSIZE || !CPU_ISSET(pu.os, &mask) || pu.core < 0) continue;
-    const Core& core = host.cores[static_cast<size_t>(pu.core)];
+    const Core& core = host.cores[pu.core];
     if (place.core < 0) {
       place.core = pu.core;
       place.package = core.package;
@@ -34,7 +34,7 @@ std::vector<int> groups_of(const Hops& hops) {
   std::iota(group.begin(), group.end(), 0);
   for (int a = 0; a < n; ++a)
     for (int b = a + 1; b < n; ++b) {
-      const int mine = group[static_cast<size_t>(a)], theirs = group[static_cast<size_t>(b)];
+      const int mine = group[a], theirs = group[b];
       if (hops.at(a, b).crossing < slowest && mine != theirs)
         std::replace(group.begin(), group.end(), std::max(mine, theirs), std::min(mine, theirs));
     }
@@ -57,7 +57,7 @@ std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const 
   if (places.empty()) return std::nullopt;
   const Hops hops(host, places);
   LocalOrder order{ring_order(hops), groups_of(hops)};
-  auto group_at = [&](size_t i) { return order.groups[static_cast<size_t>(order.ring[i % order.ring.size()])]; };
+  auto group_at = [&](size_t i) { return order.groups[order.ring[i % order.ring.size()]]; };
   const size_t n = order.ring.size();
   size_t borders = 0;
   for (size_t i = 0; i < n; ++i) borders += group_at(i) != group_at(i + n - 1) ? 1 : 0;

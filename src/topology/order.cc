@@ -19,11 +19,10 @@ Hop hop_between(const HostTopology& host, const Placement& a, const Placement& b
   if (a.package != b.package) return {Crossing::kSocketLink, node_distance(host, a.numa, b.numa)};
   if (a.numa != b.numa) return {Crossing::kNumaLink, node_distance(host, a.numa, b.numa)};
   if (a.core < 0 || b.core < 0) return {Crossing::kNumaNode, 1};
-  const auto &mine = host.cores[static_cast<size_t>(a.core)].caches,
-             &theirs = host.cores[static_cast<size_t>(b.core)].caches;
+  const auto &mine = host.cores[a.core].caches, &theirs = host.cores[b.core].caches;
   for (const int cache : mine)
     if (std::find(theirs.begin(), theirs.end(), cache) != theirs.end())
-      return {Crossing::kCache, static_cast<uint32_t>(host.caches[static_cast<size_t>(cache)].level)};
+      return {Crossing::kCache, static_cast<uint32_t>(host.caches[cache].level)};
   return {Crossing::kNumaNode, 1};
 }
 
@@ -82,13 +81,10 @@ Hop slowest_needed(const Hops& hops, const std::vector<int>& ranks) {
   std::vector<Hop> nearest(static_cast<size_t>(hops.num_ranks()), kFar);
   Hop slowest;
   for (int last = ranks.front(); !open.empty();) {
-    for (const int r : open)
-      nearest[static_cast<size_t>(r)] = std::min(nearest[static_cast<size_t>(r)], hops.at(last, r));
-    const auto next = std::min_element(open.begin(), open.end(), [&](int x, int y) {
-      return nearest[static_cast<size_t>(x)] < nearest[static_cast<size_t>(y)];
-    });
+    for (const int r : open) nearest[r] = std::min(nearest[r], hops.at(last, r));
+    const auto next = std::min_element(open.begin(), open.end(), [&](int x, int y) { return nearest[x] < nearest[y]; });
     last = *next;
-    slowest = std::max(slowest, nearest[static_cast<size_t>(last)]);
+    slowest = std::max(slowest, nearest[last]);
     open.erase(next);
   }
   return slowest;
@@ -123,8 +119,8 @@ std::vector<int> cluster_order(const Hops& hops, const std::vector<std::vector<i
   for (int a = 0; a < n; ++a)
     for (int b = a + 1; b < n; ++b) {
       Hop nearest = {Crossing::kSocketLink, UINT32_MAX};
-      for (const int x : clusters[static_cast<size_t>(a)])
-        for (const int y : clusters[static_cast<size_t>(b)]) nearest = std::min(nearest, hops.at(x, y));
+      for (const int x : clusters[a])
+        for (const int y : clusters[b]) nearest = std::min(nearest, hops.at(x, y));
       between.set(a, b, nearest);
     }
   return ExactRing(between).ring();
@@ -133,15 +129,14 @@ std::vector<int> cluster_order(const Hops& hops, const std::vector<std::vector<i
 void walk(const Hops& hops, const std::vector<int>& ranks, std::vector<int>& ring) {
   if (ranks.size() == 1) return ring.push_back(ranks.front());
   const auto clusters = clusters_of(hops, ranks);
-  for (const int c : cluster_order(hops, clusters)) walk(hops, clusters[static_cast<size_t>(c)], ring);
+  for (const int c : cluster_order(hops, clusters)) walk(hops, clusters[c], ring);
 }
 
 }  // namespace
 
 Hops::Hops(const HostTopology& host, std::span<const Placement> places) : Hops(static_cast<int>(places.size())) {
   for (int a = 0; a < n_; ++a)
-    for (int b = a + 1; b < n_; ++b)
-      set(a, b, hop_between(host, places[static_cast<size_t>(a)], places[static_cast<size_t>(b)]));
+    for (int b = a + 1; b < n_; ++b) set(a, b, hop_between(host, places[a], places[b]));
 }
 
 std::vector<int> ring_order(const Hops& hops) {

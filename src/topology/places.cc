@@ -12,7 +12,7 @@ namespace {
 std::vector<int> allowed_of(const HostTopology& host, const Core& core) {
   std::vector<int> pus;
   for (const int pu : core.pus)
-    if (host.pus[static_cast<size_t>(pu)].allowed) pus.push_back(pu);
+    if (host.pus[pu].allowed) pus.push_back(pu);
   return pus;
 }
 
@@ -22,7 +22,7 @@ std::vector<int> allowed_cores(const HostTopology& host) {
     if (!allowed_of(host, host.cores[c]).empty()) cores.push_back(static_cast<int>(c));
   // hwloc numbers cores along the machine; a handwritten description may not.
   std::stable_sort(cores.begin(), cores.end(), [&](int a, int b) {
-    const Core &x = host.cores[static_cast<size_t>(a)], &y = host.cores[static_cast<size_t>(b)];
+    const Core &x = host.cores[a], &y = host.cores[b];
     return std::tie(x.package, x.numa) < std::tie(y.package, y.numa);
   });
   return cores;
@@ -35,7 +35,7 @@ std::vector<int> deal(const HostTopology& host, const std::vector<int>& cores, i
   for (size_t round = 0; n > 0; ++round) {
     std::vector<size_t> open;
     for (size_t c = 0; c < cores.size(); ++c)
-      if (allowed_of(host, host.cores[static_cast<size_t>(cores[c])]).size() > round) open.push_back(c);
+      if (allowed_of(host, host.cores[cores[c]]).size() > round) open.push_back(c);
     if (open.empty()) {
       round = static_cast<size_t>(-1);
       continue;
@@ -52,7 +52,7 @@ std::vector<Placement> place_on(const HostTopology& host, const std::vector<int>
   std::vector<Placement> places;
   const std::vector<int> quota = deal(host, cores, n);
   for (size_t c = 0; c < cores.size(); ++c) {
-    const Core& core = host.cores[static_cast<size_t>(cores[c])];
+    const Core& core = host.cores[cores[c]];
     const std::vector<int> pus = allowed_of(host, core);
     const auto ranks = static_cast<size_t>(quota[c]);
     for (size_t k = 0; k < ranks; ++k) {
@@ -77,7 +77,7 @@ Near cores_near(const HostTopology& host, const std::vector<int>& allowed, const
   const auto those = [&](auto&& belongs) {
     std::vector<int> cores;
     for (const int c : allowed)
-      if (belongs(host.cores[static_cast<size_t>(c)])) cores.push_back(c);
+      if (belongs(host.cores[c])) cores.push_back(c);
     return cores;
   };
   if (gpu.numa >= 0)
