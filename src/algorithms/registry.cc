@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <type_traits>
 
 #include "algorithms/all_to_all.h"
 #include "algorithms/barrier.h"
@@ -34,150 +35,131 @@ namespace {
 
 using namespace algorithms;  // NOLINT(google-build-using-namespace): the table reads as names
 
-// The definition of a collective without a root.
-template <void (*kText)(Recorder&, Rank, int)>
-void rootless(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
-  kText(p, rank, nranks);
-}
-// Definitions that take the hosts.
-template <void (*kText)(Recorder&, Rank, const HostLayout&)>
-void rootless_on_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
-  kText(p, rank, hosts);
-}
-template <void (*kText)(Recorder&, Rank, const HostLayout&)>
-void rootless_on_one(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
-  kText(p, rank, nranks);
-}
-template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank)>
-void on_one(Recorder& p, Rank rank, int nranks, Rank root) {
-  kText(p, rank, nranks, root);
-}
-template <Cost (*kCost)(const HostLayout&)>
-Cost on_one_cost(int nranks) {
-  return kCost(nranks);
+// Calls a definition, with a root if it takes one. Where: the number of ranks, or their hosts.
+template <auto kText, class Where>
+void record(Recorder& p, Rank rank, Where where, Rank root) {
+  if constexpr (std::is_invocable_v<decltype(kText), Recorder&, Rank, Where, Rank>) kText(p, rank, where, root);
+  else kText(p, rank, where);
 }
 
-constexpr Algorithm row(std::string_view name, Collective collective, std::string_view summary,
-                        decltype(Algorithm::record) record, decltype(Algorithm::cost) cost) {
-  return {.name = name, .collective = collective, .summary = summary, .record = record, .cost = cost};
+// A row of a definition and its cost. If the cost takes a HostLayout, so does the definition.
+template <auto kText, auto kCost>
+constexpr Algorithm row(std::string_view name, Collective collective, std::string_view summary) {
+  Algorithm a{.name = name,
+              .collective = collective,
+              .summary = summary,
+              .record = record<kText, int>,
+              .cost = [](int nranks) -> Cost { return kCost(nranks); }};
+  if constexpr (std::is_invocable_v<decltype(kCost), const HostLayout&>) {
+    a.record_on_hosts = record<kText, const HostLayout&>;
+    a.cost_on_hosts = kCost;
+  }
+  return a;
 }
 constexpr Algorithm in_rank_order(Algorithm a) { return a.rank_order = true, a; }
 constexpr Algorithm buffer_to_buffer(Algorithm a) { return a.direct = true, in_rank_order(a); }
 constexpr Algorithm pulled(Algorithm a) { return a.pulls_only = true, buffer_to_buffer(a); }
 constexpr Algorithm for_several_hosts(Algorithm a) { return a.for_hosts = true, a; }
 
-// A row whose definition and cost take the hosts.
-template <void (*kText)(Recorder&, Rank, const HostLayout&), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm host_row(std::string_view name, Collective collective, std::string_view summary) {
-  Algorithm a = row(name, collective, summary, rootless_on_one<kText>, on_one_cost<kCost>);
-  return a.record_on_hosts = rootless_on_hosts<kText>, a.cost_on_hosts = kCost, a;
-}
-template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm host_row(std::string_view name, Collective collective, std::string_view summary) {
-  Algorithm a = row(name, collective, summary, on_one<kText>, on_one_cost<kCost>);
-  return a.record_on_hosts = kText, a.cost_on_hosts = kCost, a;
-}
-
 constexpr Algorithm kAlgorithms[] = {
-    host_row<ring_all_reduce<Recorder>, ring_all_reduce_cost>("ring", Collective::kAllReduce,
-                                                              "2(N-1) steps to the neighbour, least bytes"),
-    host_row<ring_reduce_scatter<Recorder>, ring_half_cost>("ring", Collective::kReduceScatter,
-                                                            "N-1 steps to the neighbour, least bytes"),
-    in_rank_order(host_row<ring_all_gather<Recorder>, ring_half_cost>("ring", Collective::kAllGather,
-                                                                      "N-1 steps to the neighbour, least bytes")),
-    in_rank_order(row("one_shot", Collective::kAllReduce, "1 step: every rank reads all buffers",
-                      rootless<one_shot_all_reduce<Recorder>>, one_shot_cost)),
-    in_rank_order(row("one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
-                      rootless<all_pairs_reduce_scatter<Recorder>>, send_others_cost)),
-    in_rank_order(row("one_shot", Collective::kAllGather, "1 step: written once, read by all",
-                      rootless<all_pairs_all_gather<Recorder>>, send_own_cost)),
-    in_rank_order(row("two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
-                      rootless<two_shot_all_reduce<Recorder>>, two_shot_cost)),
-    in_rank_order(row("two_shot", Collective::kReduceScatter, "1 step: the first shot only",
-                      rootless<all_pairs_reduce_scatter<Recorder>>, send_others_cost)),
-    in_rank_order(row("two_shot", Collective::kAllGather, "1 step: the second shot only",
-                      rootless<all_pairs_all_gather<Recorder>>, send_own_cost)),
-    host_row<tree_all_reduce<Recorder>, tree_cost>("tree", Collective::kAllReduce,
-                                                   "2 log N steps up and down two binary trees"),
-    row("recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
-        rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost),
-    row("halving_doubling", Collective::kAllReduce,
-        "2 log N steps: halves of halves, then back; least bytes for 2^k ranks",
-        rootless<halving_doubling_all_reduce<Recorder>>, halving_doubling_cost),
-    row("halving_doubling", Collective::kReduceScatter, "log N steps: halves of halves",
-        rootless<halving_reduce_scatter<Recorder>>, halving_cost),
-    in_rank_order(row("halving_doubling", Collective::kAllGather, "log N steps, each doubles the data",
-                      rootless<doubling_all_gather<Recorder>>, doubling_cost)),
-    row("circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N",
-        rootless<circulant_all_reduce<Recorder>>, circulant_all_reduce_cost),
-    row("circulant", Collective::kReduceScatter, "log N steps, least bytes for any N",
-        rootless<circulant_reduce_scatter<Recorder>>, circulant_cost),
-    in_rank_order(row("circulant", Collective::kAllGather, "log N steps, least bytes for any N",
-                      rootless<circulant_all_gather<Recorder>>, circulant_cost)),
-    buffer_to_buffer(row("direct", Collective::kAllReduce, "from buffer to buffer, between two credit exchanges",
-                         rootless<direct_all_reduce<Recorder>>, direct_cost)),
-    buffer_to_buffer(row("direct", Collective::kReduceScatter,
-                         "pulled from buffer to buffer, between two credit exchanges",
-                         rootless<direct_reduce_scatter<Recorder>>, direct_cost)),
-    buffer_to_buffer(row("direct", Collective::kAllGather, "pushed from buffer to buffer, between two credit exchanges",
-                         rootless<direct_all_gather<Recorder>>, direct_cost)),
-    pulled(row("pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer",
-               rootless<pull_all_reduce<Recorder>>, pull_all_reduce_cost)),
-    pulled(row("pull", Collective::kReduceScatter, "read from buffer to buffer, between two credit exchanges",
-               rootless<direct_reduce_scatter<Recorder>>, direct_cost)),
-    pulled(row("pull", Collective::kAllGather, "read from buffer to buffer, between two credit exchanges",
-               rootless<pull_all_gather<Recorder>>, direct_cost)),
+    row<ring_all_reduce<Recorder>, ring_all_reduce_cost>("ring", Collective::kAllReduce,
+                                                         "2(N-1) steps to the neighbour, least bytes"),
+    row<ring_reduce_scatter<Recorder>, ring_half_cost>("ring", Collective::kReduceScatter,
+                                                       "N-1 steps to the neighbour, least bytes"),
+    in_rank_order(row<ring_all_gather<Recorder>, ring_half_cost>("ring", Collective::kAllGather,
+                                                                 "N-1 steps to the neighbour, least bytes")),
+    in_rank_order(row<one_shot_all_reduce<Recorder>, one_shot_cost>("one_shot", Collective::kAllReduce,
+                                                                    "1 step: every rank reads all buffers")),
+    in_rank_order(row<all_pairs_reduce_scatter<Recorder>, send_others_cost>(
+        "one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner")),
+    in_rank_order(row<all_pairs_all_gather<Recorder>, send_own_cost>("one_shot", Collective::kAllGather,
+                                                                     "1 step: written once, read by all")),
+    in_rank_order(row<two_shot_all_reduce<Recorder>, two_shot_cost>("two_shot", Collective::kAllReduce,
+                                                                    "2 steps: chunks to their owners, sums to all")),
+    in_rank_order(row<all_pairs_reduce_scatter<Recorder>, send_others_cost>("two_shot", Collective::kReduceScatter,
+                                                                            "1 step: the first shot only")),
+    in_rank_order(row<all_pairs_all_gather<Recorder>, send_own_cost>("two_shot", Collective::kAllGather,
+                                                                     "1 step: the second shot only")),
+    row<tree_all_reduce<Recorder>, tree_cost>("tree", Collective::kAllReduce,
+                                              "2 log N steps up and down two binary trees"),
+    row<recursive_doubling_all_reduce<Recorder>, recursive_doubling_cost>("recursive_doubling", Collective::kAllReduce,
+                                                                          "log N steps of the whole buffer"),
+    row<halving_doubling_all_reduce<Recorder>, halving_doubling_cost>(
+        "halving_doubling", Collective::kAllReduce,
+        "2 log N steps: halves of halves, then back; least bytes for 2^k ranks"),
+    row<halving_reduce_scatter<Recorder>, halving_cost>("halving_doubling", Collective::kReduceScatter,
+                                                        "log N steps: halves of halves"),
+    in_rank_order(row<doubling_all_gather<Recorder>, doubling_cost>("halving_doubling", Collective::kAllGather,
+                                                                    "log N steps, each doubles the data")),
+    row<circulant_all_reduce<Recorder>, circulant_all_reduce_cost>("circulant", Collective::kAllReduce,
+                                                                   "2 log N steps, least bytes for any N"),
+    row<circulant_reduce_scatter<Recorder>, circulant_cost>("circulant", Collective::kReduceScatter,
+                                                            "log N steps, least bytes for any N"),
+    in_rank_order(row<circulant_all_gather<Recorder>, circulant_cost>("circulant", Collective::kAllGather,
+                                                                      "log N steps, least bytes for any N")),
+    buffer_to_buffer(row<direct_all_reduce<Recorder>, direct_cost>(
+        "direct", Collective::kAllReduce, "from buffer to buffer, between two credit exchanges")),
+    buffer_to_buffer(row<direct_reduce_scatter<Recorder>, direct_cost>(
+        "direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two credit exchanges")),
+    buffer_to_buffer(row<direct_all_gather<Recorder>, direct_cost>(
+        "direct", Collective::kAllGather, "pushed from buffer to buffer, between two credit exchanges")),
+    pulled(row<pull_all_reduce<Recorder>, pull_all_reduce_cost>(
+        "pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer")),
+    pulled(row<direct_reduce_scatter<Recorder>, direct_cost>(
+        "pull", Collective::kReduceScatter, "read from buffer to buffer, between two credit exchanges")),
+    pulled(row<pull_all_gather<Recorder>, direct_cost>("pull", Collective::kAllGather,
+                                                       "read from buffer to buffer, between two credit exchanges")),
     in_rank_order(
-        host_row<ring_broadcast<Recorder>, chain_cost>("ring", Collective::kBroadcast, "N-1 steps along the ring")),
-    in_rank_order(host_row<tree_broadcast<Recorder>, tree_broadcast_cost>("tree", Collective::kBroadcast,
-                                                                          "log N steps down two binary trees")),
-    in_rank_order(row("one_shot", Collective::kBroadcast, "1 step: written once, read by all",
-                      one_shot_broadcast<Recorder>, one_shot_cost)),
-    buffer_to_buffer(row("direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges",
-                         direct_broadcast<Recorder>, direct_cost)),
-    pulled(row("pull", Collective::kBroadcast, "read from buffer to buffer, between two credit exchanges",
-               pull_broadcast<Recorder>, direct_cost)),
-    host_row<ring_reduce<Recorder>, chain_cost>("ring", Collective::kReduce, "N-1 steps along the ring"),
-    host_row<tree_reduce<Recorder>, tree_reduce_cost>("tree", Collective::kReduce, "log N steps up two binary trees"),
-    in_rank_order(row("one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>,
-                      one_shot_cost)),
-    in_rank_order(row("two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root",
-                      two_shot_reduce<Recorder>, two_shot_cost)),
-    pulled(row("pull", Collective::kReduce, "the root reads and adds everything, between two credit exchanges",
-               pull_reduce<Recorder>, direct_cost)),
-    in_rank_order(row("pairwise", Collective::kAllToAll, "N-1 rounds, one partner in each",
-                      rootless<pairwise_all_to_all<Recorder>>, pairwise_cost)),
-    in_rank_order(row("one_shot", Collective::kAllToAll, "1 step: everything at once",
-                      rootless<one_shot_all_to_all<Recorder>>, send_others_cost)),
-    pulled(row("pull", Collective::kAllToAll, "read from buffer to buffer, between two credit exchanges",
-               rootless<pull_all_to_all<Recorder>>, direct_cost)),
-    in_rank_order(row("linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>,
-                      send_own_cost)),
-    in_rank_order(row("binomial", Collective::kGather, "log N steps: whole subtrees at a time",
-                      binomial_gather<Recorder>, binomial_gather_cost)),
-    pulled(row("pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges",
-               pull_gather<Recorder>, direct_cost)),
-    in_rank_order(row("linear", Collective::kScatter, "1 step: each chunk straight from the root",
-                      linear_scatter<Recorder>, send_others_cost)),
-    in_rank_order(row("binomial", Collective::kScatter, "log N steps: whole subtrees at a time",
-                      binomial_scatter<Recorder>, binomial_scatter_cost)),
-    pulled(row("pull", Collective::kScatter, "read from the root's buffer, between two credit exchanges",
-               pull_scatter<Recorder>, direct_cost)),
-    in_rank_order(row("one_shot", Collective::kBarrier, "1 step: every rank signals every rank",
-                      rootless<one_shot_barrier<Recorder>>, one_shot_barrier_cost)),
-    in_rank_order(row("dissemination", Collective::kBarrier, "log N rounds of signals",
-                      rootless<dissemination_barrier<Recorder>>, dissemination_cost)),
-    for_several_hosts(host_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
+        row<ring_broadcast<Recorder>, chain_cost>("ring", Collective::kBroadcast, "N-1 steps along the ring")),
+    in_rank_order(row<tree_broadcast<Recorder>, tree_broadcast_cost>("tree", Collective::kBroadcast,
+                                                                     "log N steps down two binary trees")),
+    in_rank_order(row<one_shot_broadcast<Recorder>, one_shot_cost>("one_shot", Collective::kBroadcast,
+                                                                   "1 step: written once, read by all")),
+    buffer_to_buffer(row<direct_broadcast<Recorder>, direct_cost>(
+        "direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges")),
+    pulled(row<pull_broadcast<Recorder>, direct_cost>("pull", Collective::kBroadcast,
+                                                      "read from buffer to buffer, between two credit exchanges")),
+    row<ring_reduce<Recorder>, chain_cost>("ring", Collective::kReduce, "N-1 steps along the ring"),
+    row<tree_reduce<Recorder>, tree_reduce_cost>("tree", Collective::kReduce, "log N steps up two binary trees"),
+    in_rank_order(row<one_shot_reduce<Recorder>, one_shot_cost>("one_shot", Collective::kReduce,
+                                                                "1 step: the root adds everything")),
+    in_rank_order(row<two_shot_reduce<Recorder>, two_shot_cost>("two_shot", Collective::kReduce,
+                                                                "2 steps: chunks to their owners, sums to the root")),
+    pulled(row<pull_reduce<Recorder>, direct_cost>("pull", Collective::kReduce,
+                                                   "the root reads and adds everything, between two credit exchanges")),
+    in_rank_order(row<pairwise_all_to_all<Recorder>, pairwise_cost>("pairwise", Collective::kAllToAll,
+                                                                    "N-1 rounds, one partner in each")),
+    in_rank_order(row<one_shot_all_to_all<Recorder>, send_others_cost>("one_shot", Collective::kAllToAll,
+                                                                       "1 step: everything at once")),
+    pulled(row<pull_all_to_all<Recorder>, direct_cost>("pull", Collective::kAllToAll,
+                                                       "read from buffer to buffer, between two credit exchanges")),
+    in_rank_order(row<linear_gather<Recorder>, send_own_cost>("linear", Collective::kGather,
+                                                              "1 step: each chunk straight to the root")),
+    in_rank_order(row<binomial_gather<Recorder>, binomial_gather_cost>("binomial", Collective::kGather,
+                                                                       "log N steps: whole subtrees at a time")),
+    pulled(row<pull_gather<Recorder>, direct_cost>(
+        "pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges")),
+    in_rank_order(row<linear_scatter<Recorder>, send_others_cost>("linear", Collective::kScatter,
+                                                                  "1 step: each chunk straight from the root")),
+    in_rank_order(row<binomial_scatter<Recorder>, binomial_scatter_cost>("binomial", Collective::kScatter,
+                                                                         "log N steps: whole subtrees at a time")),
+    pulled(row<pull_scatter<Recorder>, direct_cost>("pull", Collective::kScatter,
+                                                    "read from the root's buffer, between two credit exchanges")),
+    in_rank_order(row<one_shot_barrier<Recorder>, one_shot_barrier_cost>("one_shot", Collective::kBarrier,
+                                                                         "1 step: every rank signals every rank")),
+    in_rank_order(row<dissemination_barrier<Recorder>, dissemination_cost>("dissemination", Collective::kBarrier,
+                                                                           "log N rounds of signals")),
+    for_several_hosts(row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
         "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across")),
-    for_several_hosts(host_row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(
+    for_several_hosts(row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(
         "hierarchical_one_shot", Collective::kAllReduce, "for several hosts: 1 crossing, hosts swap their sums")),
-    for_several_hosts(host_row<hierarchical_reduce_scatter<Recorder>, hierarchical_reduce_scatter_cost>(
+    for_several_hosts(row<hierarchical_reduce_scatter<Recorder>, hierarchical_reduce_scatter_cost>(
         "hierarchical", Collective::kReduceScatter, "for several hosts: 1 crossing, least bytes across")),
-    in_rank_order(for_several_hosts(host_row<hierarchical_all_gather<Recorder>, hierarchical_all_gather_cost>(
+    in_rank_order(for_several_hosts(row<hierarchical_all_gather<Recorder>, hierarchical_all_gather_cost>(
         "hierarchical", Collective::kAllGather, "for several hosts: 1 crossing, least bytes across"))),
-    in_rank_order(for_several_hosts(host_row<hierarchical_broadcast<Recorder>, hierarchical_broadcast_cost>(
+    in_rank_order(for_several_hosts(row<hierarchical_broadcast<Recorder>, hierarchical_broadcast_cost>(
         "hierarchical", Collective::kBroadcast, "for several hosts: 1 crossing to each host"))),
-    for_several_hosts(host_row<hierarchical_reduce<Recorder>, hierarchical_reduce_cost>(
+    for_several_hosts(row<hierarchical_reduce<Recorder>, hierarchical_reduce_cost>(
         "hierarchical", Collective::kReduce, "for several hosts: 1 crossing from each host")),
 };
 
