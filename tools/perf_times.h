@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "trace/clock.h"
+#include "trace/tick_scale.h"
 
 namespace rondo::tools {
 

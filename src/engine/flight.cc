@@ -56,7 +56,7 @@ FlightRecord OperationQueue::look(bool lanes) {
   f.identity = {communicator_id(), rank_, nranks_};
   f.pid = getpid();
   f.time = read_clock_pair();
-  f.ns_per_tick = TickScale(made_, f.time).ns_per_tick();
+  f.ns_per_tick = ns_per_tick(made_, f.time);
   f.status = failure();
   f.aborted_by = transport_.aborted_by();
   if (auto loss = transport_.find_lost()) {

@@ -9,7 +9,6 @@
 
 #include <time.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "trace/operation_record.h"
@@ -46,31 +45,10 @@ inline ClockPair read_clock_pair() {
   return best;
 }
 
-/// Converts ticks to nanoseconds of CLOCK_MONOTONIC, linearly through two pairs.
-class TickScale {
- public:
-  TickScale() = default;
-  TickScale(const ClockPair& first, const ClockPair& last) : first_(first) {
-    if (last.ticks > first.ticks && last.monotonic_ns > first.monotonic_ns)
-      ns_per_tick_ = static_cast<double>(last.monotonic_ns - first.monotonic_ns) /
-                     static_cast<double>(last.ticks - first.ticks);
-  }
-  double ns_per_tick() const { return ns_per_tick_; }
-  /// Returns the nanoseconds since the first pair, negative for earlier ticks. Keeps fractions of a nanosecond. The
-  /// limit is 2^61 ns, which is 73 years.
-  double since_first_ns(uint64_t at_ticks) const {
-    constexpr double kMost_ns = 0x1p61;
-    const double ns = static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;
-    return std::clamp(ns, -kMost_ns, kMost_ns);
-  }
-  int64_t monotonic_ns(uint64_t at_ticks) const {
-    return first_.monotonic_ns + static_cast<int64_t>(since_first_ns(at_ticks));
-  }
-  double duration_ns(uint64_t num_ticks) const { return static_cast<double>(num_ticks) * ns_per_tick_; }
-
- private:
-  ClockPair first_;
-  double ns_per_tick_ = 1;
-};
+/// Returns the length of a tick between two pairs; 1 if they are not in order.
+inline double ns_per_tick(const ClockPair& first, const ClockPair& last) {
+  if (last.ticks <= first.ticks || last.monotonic_ns <= first.monotonic_ns) return 1;
+  return static_cast<double>(last.monotonic_ns - first.monotonic_ns) / static_cast<double>(last.ticks - first.ticks);
+}
 
 }  // namespace rondo

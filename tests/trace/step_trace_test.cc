@@ -9,6 +9,7 @@
 
 #include "trace/read_trace.h"
 #include "trace/synthetic_trace.h"
+#include "trace/tick_scale.h"
 
 namespace rondo::testing {
 namespace {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trace/tick_scale.h"
 #include "trace/trace_file.h"
 
 namespace rondo {

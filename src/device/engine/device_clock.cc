@@ -72,7 +72,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t deadline_ns) {
     const timespec pause{0, 1'000'000};
     nanosleep(&pause, nullptr);
   }
-  ns_per_tick_ = TickScale(first_, read_clock_pair()).ns_per_tick();
+  ns_per_tick_ = ns_per_tick(first_, read_clock_pair());
   return {};
 }
 

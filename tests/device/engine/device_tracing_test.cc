@@ -103,7 +103,7 @@ TEST(DeviceTracing, EveryInstructionAndMessageIsThere) {
           bytes[{r.sequence, r.lane, r.pc}] += r.bytes();
           EXPECT_LT(r.loop, f.plans[0].num_loops);
           // Within the clocks' error: a reading takes some microseconds if threads outnumber processors.
-          const double us = 1e-3 * TickScale(f.start, f.end).ns_per_tick();
+          const double us = 1e-3 * ns_per_tick(f.start, f.end);
           EXPECT_GT(static_cast<double>(static_cast<int64_t>(r.begin_ticks - before[rank])) * us, -5000);
           EXPECT_LT(static_cast<double>(static_cast<int64_t>(r.done_ticks() - after[rank])) * us, 5000);
         }
