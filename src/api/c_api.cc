@@ -4,6 +4,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "api/c_handles.h"
 #include "api/communicator_impl.h"
@@ -19,8 +21,7 @@ std::string& thread_error() {
   return text;
 }
 
-}  // namespace
-
+// Returns the code for the caller and stores the text for rondo_last_error.
 rondo_status report(const Status& s, LastError* error) {
   if (s.ok()) [[likely]] return RONDO_OK;
   thread_error() = s.to_string();
@@ -31,14 +32,57 @@ rondo_status report(const Status& s, LastError* error) {
   return static_cast<rondo_status>(s.code());
 }
 
-rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm) {
+rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
+  return report(s, comm != nullptr ? comm->error.get() : nullptr);
+}
+
+rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm = nullptr) {
   std::string text;
   if (comm != nullptr) text.append("rank ").append(std::to_string(comm->comm->rank())).append(": ");
   return report(Status(StatusCode::kInvalidArgument, text.append(name).append(" ").append(why)), comm);
 }
-rondo_status null_argument(const char* name, rondo_comm* comm) { return bad_argument(name, "is a null pointer", comm); }
+rondo_status null_argument(const char* name, rondo_comm* comm = nullptr) {
+  return bad_argument(name, "is a null pointer", comm);
+}
 
-namespace {
+// Names the field in an error.
+Status check_memory(const char* field, rondo_memory value) {
+  if (value == RONDO_MEMORY_HOST || value == RONDO_MEMORY_CUDA) return {};
+  return Status(StatusCode::kInvalidArgument, std::string(field) + " is " + std::to_string(value) +
+                                                  ": expected RONDO_MEMORY_HOST or RONDO_MEMORY_CUDA");
+}
+
+// nullptr: the defaults.
+Expected<Config> config_of(const rondo_config* c) {
+  if (c == nullptr) return Config{};
+  if (c->size_bytes != sizeof(rondo_config))
+    return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
+                                                    ", not the size of this release's rondo_config (" +
+                                                    std::to_string(sizeof(rondo_config)) + "); use RONDO_CONFIG_INIT");
+  for (const auto& [name, seconds] : {std::pair{"deadline_s", c->deadline_s}, {"init_deadline_s", c->init_deadline_s}})
+    if (!(seconds >= 0))
+      return Status(StatusCode::kInvalidArgument,
+                    std::string("config.") + name + " is " + std::to_string(seconds) + ": not a time");
+  Config config;
+  config.deadline_s = c->deadline_s;
+  config.init_deadline_s = c->init_deadline_s;
+  if (c->abort != nullptr) config.abort = c->abort->token;
+  if (c->settings != nullptr) config.settings = c->settings;
+  RONDO_TRY(check_memory("config.memory", c->memory));
+  config.memory = static_cast<Memory>(c->memory);
+  config.device = c->device;
+  return config;
+}
+
+// Makes a communicator with the config, and reports the status. *to may become nullptr.
+template <class Make>
+rondo_status make_comm(const rondo_config* config, rondo_comm* parent, rondo_comm** to, Make make) {
+  auto c = config_of(config);
+  if (!c.ok()) return report(c.status(), parent);
+  Expected<std::unique_ptr<Communicator>> made = make(*c);
+  if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
+  return report(made.status(), parent);
+}
 
 // Returns RONDO_OK, or an error that names the invalid argument.
 rondo_status check_type(rondo_comm* comm, rondo_dtype dtype, rondo_op op) {
@@ -129,6 +173,9 @@ rondo_status run(Entry&& e, Call&& c) {
 }  // namespace rondo
 
 using rondo::Collective;
+using rondo::Config;
+using rondo::make_comm;
+using rondo::null_argument;
 using rondo::report;
 
 extern "C" {
@@ -148,7 +195,7 @@ const char* rondo_last_error(const rondo_comm* comm) {
 }
 
 rondo_status rondo_get_unique_id(rondo_unique_id* id) {
-  if (id == nullptr) return rondo::null_argument("id");
+  if (id == nullptr) return null_argument("id");
   auto made = rondo::Communicator::make_unique_id();
   if (made.ok()) *id = *made;
   return report(made.status());
@@ -156,14 +203,14 @@ rondo_status rondo_get_unique_id(rondo_unique_id* id) {
 
 rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
                                   const rondo_config* config) {
-  if (comm == nullptr) return rondo::null_argument("comm");
-  if (id == nullptr) return rondo::null_argument("id");
-  return rondo::make_comm(config, nullptr, comm,
-                          [=](const rondo::Config& c) { return rondo::Communicator::init_rank(nranks, *id, rank, c); });
+  if (comm == nullptr) return null_argument("comm");
+  if (id == nullptr) return null_argument("id");
+  return make_comm(config, nullptr, comm,
+                   [=](const Config& c) { return rondo::Communicator::init_rank(nranks, *id, rank, c); });
 }
 
 rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config) {
-  if (comms == nullptr) return rondo::null_argument("comms");
+  if (comms == nullptr) return null_argument("comms");
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
   if (config != nullptr && config->devices != nullptr && nranks > 0 && nranks <= rondo::kMaxRanks)
@@ -175,29 +222,29 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
 }
 
 rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config) {
-  if (comm == nullptr) return rondo::null_argument("comm");
-  return rondo::make_comm(config, nullptr, comm, rondo::Communicator::init_env);
+  if (comm == nullptr) return null_argument("comm");
+  return make_comm(config, nullptr, comm, rondo::Communicator::init_env);
 }
 
 rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank) {
-  if (comm == nullptr || rank == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "rank");
+  if (comm == nullptr || rank == nullptr) return null_argument(comm == nullptr ? "comm" : "rank");
   *rank = comm->comm->rank();
   return RONDO_OK;
 }
 
 rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks) {
-  if (comm == nullptr || nranks == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "nranks");
+  if (comm == nullptr || nranks == nullptr) return null_argument(comm == nullptr ? "comm" : "nranks");
   *nranks = comm->comm->size();
   return RONDO_OK;
 }
 
 rondo_status rondo_comm_error(rondo_comm* comm) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   return report(comm->comm->error(), comm);
 }
 
 rondo_status rondo_comm_abort(rondo_comm* comm) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   comm->comm->abort();
   return report(impl_of(*comm->comm).check_process(), comm);
 }
@@ -205,6 +252,53 @@ rondo_status rondo_comm_abort(rondo_comm* comm) {
 rondo_status rondo_comm_destroy(rondo_comm* comm) {
   delete comm;
   return RONDO_OK;
+}
+
+rondo_status rondo_abort_create(rondo_abort** abort) {
+  if (abort == nullptr) return null_argument("abort");
+  *abort = new rondo_abort;
+  return RONDO_OK;
+}
+
+rondo_status rondo_abort_raise(rondo_abort* abort) {
+  if (abort == nullptr) return null_argument("abort");
+  abort->token.raise();
+  return RONDO_OK;
+}
+
+rondo_status rondo_abort_free(rondo_abort* abort) {
+  delete abort;
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_finalize(rondo_comm* comm) {
+  if (comm == nullptr) return null_argument("comm");
+  return report(comm->comm->finalize(), comm);
+}
+
+rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part, const rondo_config* config) {
+  if (comm == nullptr || part == nullptr) return null_argument(comm == nullptr ? "comm" : "part", comm);
+  return make_comm(config, comm, part, [=](const Config& c) { return comm->comm->split(colour, key, c); });
+}
+
+rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
+                               const rondo_config* config) {
+  if (comm == nullptr || smaller == nullptr) return null_argument(comm == nullptr ? "comm" : "smaller", comm);
+  if (num_excluded < 0 || num_excluded > comm->comm->size())
+    return rondo::bad_argument("num_excluded",
+                               "is " + std::to_string(num_excluded) +
+                                   ": expected 0 to the communicator's number of ranks, " +
+                                   std::to_string(comm->comm->size()),
+                               comm);
+  if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);
+  const std::vector<rondo::Rank> ranks(excluded, excluded + num_excluded);
+  return make_comm(config, comm, smaller, [&](const Config& c) { return comm->comm->shrink(ranks, c); });
+}
+
+rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const rondo_unique_id* id, rondo_comm** larger,
+                             const rondo_config* config) {
+  if (comm == nullptr || larger == nullptr) return null_argument(comm == nullptr ? "comm" : "larger", comm);
+  return make_comm(config, comm, larger, [=](const Config& c) { return comm->comm->grow(new_nranks, id, c); });
 }
 
 rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
@@ -298,14 +392,14 @@ rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t
 }
 
 rondo_status rondo_work_wait(rondo_work* work) {
-  if (work == nullptr) return rondo::null_argument("work");
+  if (work == nullptr) return null_argument("work");
   const rondo_status s = report(work->work.wait(), work->error.get());
   delete work;
   return s;
 }
 
 rondo_status rondo_work_test(rondo_work* work) {
-  if (work == nullptr) return rondo::null_argument("work");
+  if (work == nullptr) return null_argument("work");
   const rondo::Status s = work->work.test();
   return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->error.get());
 }
@@ -323,31 +417,31 @@ rondo_status rondo_group_start(void) {
 rondo_status rondo_group_end(void) { return report(rondo::group_end()); }
 
 rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr) {
-  if (comm == nullptr || ptr == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "ptr", comm);
+  if (comm == nullptr || ptr == nullptr) return null_argument(comm == nullptr ? "comm" : "ptr", comm);
   auto p = comm->comm->alloc(bytes);
   if (p.ok()) *ptr = *p;
   return report(p.status(), comm);
 }
 
 rondo_status rondo_free(rondo_comm* comm, void* ptr) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   return report(comm->comm->free(ptr), comm);
 }
 
 rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   return report(comm->comm->register_memory(ptr, bytes), comm);
 }
 
 rondo_status rondo_deregister(rondo_comm* comm, void* ptr) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   return report(comm->comm->deregister_memory(ptr), comm);
 }
 
 rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
                                 rondo_op op, char* text, size_t capacity) {
   if (comm == nullptr || collective == nullptr || text == nullptr)
-    return rondo::null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
+    return null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
   if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
   const auto c = rondo::collective_from_name(collective);
   if (!c)
@@ -362,19 +456,17 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
 }
 
 rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records) {
-  if (comm == nullptr || directory == nullptr)
-    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  if (comm == nullptr || directory == nullptr) return null_argument(comm == nullptr ? "comm" : "directory", comm);
   return report(rondo::trace_start(*comm->comm, {directory, num_records}), comm);
 }
 
 rondo_status rondo_trace_stop(rondo_comm* comm) {
-  if (comm == nullptr) return rondo::null_argument("comm");
+  if (comm == nullptr) return null_argument("comm");
   return report(rondo::trace_stop(*comm->comm), comm);
 }
 
 rondo_status rondo_flight_record(rondo_comm* comm, const char* directory) {
-  if (comm == nullptr || directory == nullptr)
-    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  if (comm == nullptr || directory == nullptr) return null_argument(comm == nullptr ? "comm" : "directory", comm);
   return report(rondo::write_flight_record(*comm->comm, directory), comm);
 }
 

@@ -32,28 +32,3 @@ struct rondo_work {
 struct rondo_abort {
   rondo::AbortToken token;
 };
-
-namespace rondo {
-
-/// Returns the code for the caller and stores the text for rondo_last_error.
-rondo_status report(const Status& s, LastError* error);
-inline rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
-  return report(s, comm != nullptr ? comm->error.get() : nullptr);
-}
-rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm = nullptr);
-rondo_status null_argument(const char* name, rondo_comm* comm = nullptr);
-/// Checks the value. Errors: kInvalidArgument, naming the field.
-Status check_memory(const char* field, rondo_memory value);
-/// Converts the struct. nullptr: the defaults. Errors: kInvalidArgument, also for a struct of another size.
-Expected<Config> config_of(const rondo_config* config);
-/// Makes a communicator with the config, and reports the status. *to may become nullptr.
-template <class Make>
-rondo_status make_comm(const rondo_config* config, rondo_comm* parent, rondo_comm** to, Make make) {
-  auto c = config_of(config);
-  if (!c.ok()) return report(c.status(), parent);
-  Expected<std::unique_ptr<Communicator>> made = make(*c);
-  if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
-  return report(made.status(), parent);
-}
-
-}  // namespace rondo

@@ -55,10 +55,6 @@ std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const 
   return bind_calling_thread(bootstrap.rank(), host, self);
 }
 
-}  // namespace
-
-namespace {
-
 // Passes before the first yield. Over the network a pass makes system calls and takes a microsecond. A yield costs
 // less, and lets other ranks on the same core continue (in tests also those of other hosts).
 constexpr uint32_t kPassesOverWire = 1;

@@ -8,7 +8,7 @@
 #include "api/communicator_impl.h"
 #include "api/process_control.h"
 #include "base/codec.h"
-#include "base/status_from_peer.h"
+#include "base/outcome.h"
 #include "bootstrap/rendezvous.h"
 #include "device/device_side.h"
 

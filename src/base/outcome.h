@@ -11,11 +11,25 @@
 #include <vector>
 
 #include "base/codec.h"
-#include "base/status_from_peer.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
 namespace rondo {
+
+/// True if the byte is one of StatusCode's values.
+constexpr bool is_status_code(uint8_t code) {
+#define RONDO_X(name, value, text, remedy) \
+  if (code == (value)) return true;
+  RONDO_STATUS_CODES(RONDO_X)
+#undef RONDO_X
+  return false;
+}
+
+/// Makes an error of a code and a text from a peer, both untrusted.
+inline Status status_from_peer(uint8_t code, std::string_view text) {
+  const bool known = code > 0 && is_status_code(code);
+  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));
+}
 
 /// A status alone, which may be ok.
 inline std::string encode_outcome(const Status& s) {

@@ -66,7 +66,7 @@ void LinkMaker::call(Rank peer) {
   if (known_[peer]) return;
   known_[peer] = true;
   dial(&callers_.emplace_back(Caller{.peer = peer, .handshake = handshake_with(peer)}));
-  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+  drop_ended();
 }
 
 // Ranks of one host use the short form without encryption: the kernel passes the bytes and the descriptors.
@@ -80,7 +80,7 @@ void LinkMaker::ask(Rank peer) {
   Caller& caller = callers_.emplace_back(
       Caller{.peer = peer, .only_asks = true, .handshake = ClientHandshake(secret_, Purpose::kMesh, rank_)});
   dial(&caller);
-  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+  drop_ended();
 }
 
 void LinkMaker::fail(Caller* caller, Status why) {
@@ -212,7 +212,7 @@ Status LinkMaker::step(const pollfd* polled) {
   RONDO_TRY(std::exchange(own_, {}));
   size_t i = 1;
   for (Caller& c : callers_) advance(&c, polled[i++].revents);
-  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+  drop_ended();
   const Status s = port_.acceptor.look();
   return s.ok() ? s : Status(s.code(), fmt::format("rank {} {}", rank_, s.message()));
 }

@@ -99,6 +99,9 @@ class LinkMaker {
   void advance(Caller* caller, short events);
   ClientHandshake handshake_with(Rank peer) const;
   void dial_again(Caller* caller);
+  void drop_ended() {
+    std::erase_if(callers_, [](const Caller& c) { return c.peer < 0; });
+  }
   void judge(Caller* caller, Status why);
   void fail(Caller* caller, Status why);
   void come(Acceptor<ServerHandshake>::Connection& connection, bool accepted);

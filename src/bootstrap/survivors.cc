@@ -26,7 +26,7 @@
 #include <algorithm>
 
 #include "base/codec.h"
-#include "base/status_from_peer.h"
+#include "base/outcome.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/codec.h"
-#include "base/status_from_peer.h"
+#include "base/outcome.h"
 #include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
 

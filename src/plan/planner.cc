@@ -323,7 +323,7 @@ Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const CallShape& reque
 }
 
 Status Planner::plan_collective(const CallShape& request, Plan& plan) {
-  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
+  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request));
   const Candidate& best = found[0];
   plan.algorithm = best.algorithm;
   RONDO_TRY_ASSIGN(plan.program, build(request, best));

@@ -79,8 +79,8 @@ class Planner {
 
   /// Returns all ways to run a call that settings and promises permit, the lowest forecast first. The list is equal on
   /// all ranks. Errors: kUnsupported. O(algorithms). The first call with a root takes O(instructions of all
-  /// algorithms).
-  Expected<std::vector<Candidate>> candidates(const CallShape& request) { return candidates(request, false); }
+  /// algorithms). staged_only: see usable().
+  Expected<std::vector<Candidate>> candidates(const CallShape& request, bool staged_only = false);
   /// Returns the algorithms that settings and promises permit for a call, whatever their cost. The list is equal on all
   /// ranks and never empty. staged_only: only algorithms that do not access peers' buffers. Errors: kUnsupported with
   /// the reason.
@@ -95,7 +95,6 @@ class Planner {
 
  private:
   Expected<const std::shared_ptr<Plan>*> plan_slow(const CallShape& request);
-  Expected<std::vector<Candidate>> candidates(const CallShape& request, bool staged_only);
   Status plan_collective(const CallShape& request, Plan& plan);
   Status plan_message(const CallShape& request, Plan& plan);
   Expected<std::unique_ptr<Program>> build(const CallShape& request, const Candidate& c);

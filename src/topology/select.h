@@ -12,8 +12,8 @@
 // The default level is NCCL's (src/graph/paths.cc): pxb, because processors forward data between devices more slowly
 // than to memory; sys for two AMD-hosted devices.
 //
-// Bandwidths are expectations for one direction of a single pair, for display and as the planner's start; rates.h has
-// their sources. They are not measurements. Thread safety: pure.
+// Bandwidths are expectations for one direction of a single pair, for display and as the planner's start; select.cc
+// has their sources. They are not measurements. Thread safety: pure.
 #pragma once
 
 #include <cstdint>

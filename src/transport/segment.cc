@@ -9,8 +9,8 @@
 #include <span>
 #include <string_view>
 
+#include "base/outcome.h"
 #include "base/round_up.h"
-#include "base/status_from_peer.h"
 
 #ifndef MADV_POPULATE_READ  // older headers
 #define MADV_POPULATE_READ 22

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "base/status_from_peer.h"
+#include "base/outcome.h"
 #include "transport/net/remote.h"
 
 namespace rondo::net {
