@@ -5,7 +5,6 @@
 #include <span>
 
 #include "algorithms/registry.h"
-#include "algorithms/send_recv.h"
 
 namespace rondo {
 namespace {
@@ -88,11 +87,14 @@ RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout
   return std::move(*recorded);
 }
 
+// The messages of a pair have their own tag, because they are not ordered with the surrounding collectives.
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {
   RONDO_CHECK(is_point_to_point(send_or_recv));
   Recorder recorder(rank, nranks);
-  if (send_or_recv == Collective::kSend) algorithms::send_to(recorder, peer);
-  else algorithms::recv_from(recorder, peer);
+  recorder.chunks(1, 1);
+  recorder.lane(0);
+  if (send_or_recv == Collective::kSend) recorder.send(in(0), {{peer, kTagPointToPoint}});
+  else recorder.recv({{peer, kTagPointToPoint}}, out(0));
   RONDO_CHECK(recorder.error().empty());
   return recorder.take();
 }
