@@ -68,10 +68,13 @@ class ControlPlane {
   /// all ranks get the error of one rank.
   virtual Status commit(const Status& made, const ChildOptions& options) = 0;
   /// Sets the failure because of which this rank will leave, for ranks that wait for it. Ok: there is no failure.
-  virtual void leave_because(const Status& cause) = 0;
+  void leave_because(const Status& cause) { cause_ = cause; }
   /// Sets a function that is called at least every 50 ms while gather and make_child wait. Its error ends the wait.
   /// Call this before the first collective call.
   virtual void set_interrupt(std::function<Status()> interrupt) = 0;
+
+ protected:
+  Status cause_;
 };
 
 }  // namespace rondo

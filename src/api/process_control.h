@@ -50,7 +50,6 @@ class ProcessControl final : public ControlPlane {
   Status commit(const Status& made, const ChildOptions& options) override {
     return bootstrap_->commit(made, bootstrap_options(options));
   }
-  void leave_because(const Status& cause) override { cause_ = cause; }
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
   Bootstrap& bootstrap() { return *bootstrap_; }
@@ -60,7 +59,6 @@ class ProcessControl final : public ControlPlane {
   const std::optional<AbortToken> abort_;  // keeps the flag alive that the Bootstrap reads
   std::unique_ptr<Bootstrap> bootstrap_;
   LocalPeers here_;
-  Status cause_;
 };
 
 }  // namespace rondo

@@ -106,7 +106,6 @@ class ThreadControl final : public ControlPlane {
   Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                 const ChildOptions& options) override;
   Status commit(const Status& made, const ChildOptions& options) override;
-  void leave_because(const Status& cause) override { cause_ = cause; }
   void set_interrupt(std::function<Status()> interrupt) override { interrupt_ = std::move(interrupt); }
 
  private:
@@ -116,7 +115,6 @@ class ThreadControl final : public ControlPlane {
   const std::shared_ptr<ThreadMeeting> meeting_;
   const ChildOptions options_;
   std::function<Status()> interrupt_;
-  Status cause_;
 };
 
 }  // namespace rondo

@@ -127,29 +127,29 @@ std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers) {
   return hosts;
 }
 
-TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
+std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<PeerInfo>& peers, int most_full) {
+  const MeshPlan plan(hosts_of(peers), most_full);
+  std::vector<std::string> entries;
   for (const PeerInfo& p : peers) {
     Encoder w;
-    encoded_.push_back(w(static_cast<uint32_t>(encoded_.size()), p).take());
+    entries.push_back(w(static_cast<uint32_t>(entries.size()), p).take());
   }
-  plan_ = MeshPlan(hosts_of(peers), most_full);
-  if (plan_.is_full()) everything_ = std::make_shared<const std::string>(entries_of(plan_.order()));
-}
-
-std::string TableWriter::entries_of(const std::vector<Rank>& ranks) const {
-  Encoder w;
-  w(plan_.nranks(), plan_.most_full());
-  for (const uint32_t host : plan_.hosts()) w(host);
-  w(static_cast<uint32_t>(ranks.size()));
-  for (const Rank r : ranks) w.raw(encoded_[r]);
-  return w.take();
-}
-
-std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
-  if (everything_ != nullptr) return everything_;
-  std::vector<Rank> ranks = plan_.neighbours(rank);
-  ranks.push_back(rank);
-  return std::make_shared<const std::string>(entries_of(ranks));
+  const auto table_with = [&](const std::vector<Rank>& ranks) {
+    Encoder w;
+    w(plan.nranks(), most_full);
+    for (const uint32_t host : plan.hosts()) w(host);
+    w(static_cast<uint32_t>(ranks.size()));
+    for (const Rank r : ranks) w.raw(entries[r]);
+    return std::make_shared<const std::string>(w.take());
+  };
+  std::vector<std::shared_ptr<const std::string>> tables;
+  if (plan.is_full()) tables.assign(peers.size(), table_with(plan.order()));
+  for (Rank r = 0; r < plan.nranks() && !plan.is_full(); ++r) {
+    std::vector<Rank> ranks = plan.neighbours(r);
+    ranks.push_back(r);
+    tables.push_back(table_with(ranks));
+  }
+  return tables;
 }
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,

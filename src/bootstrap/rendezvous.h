@@ -47,18 +47,8 @@ constexpr int kMostFullMesh = 64;
 /// Returns the number of each peer's host, equal for peers of one host.
 std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers);
 
-/// Makes the tables that the root sends when all ranks have joined.
-class TableWriter {
- public:
-  TableWriter(const std::vector<PeerInfo>& peers, int most_full);
-  std::shared_ptr<const std::string> of(Rank rank) const;
-
- private:
-  std::string entries_of(const std::vector<Rank>& ranks) const;
-  MeshPlan plan_;
-  std::vector<std::string> encoded_;               // by rank
-  std::shared_ptr<const std::string> everything_;  // the table of all ranks, if the plan is full
-};
+/// Returns the tables that the root sends when all ranks have joined, by rank.
+std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<PeerInfo>& peers, int most_full);
 
 /// The result of a rendezvous.
 struct Met {

@@ -190,9 +190,9 @@ class Root {
 
   void send_table() {
     close_listeners();  // before any rank can finish, so that a later rendezvous can use this port
-    const TableWriter tables(peers_, most_full_);
+    const auto tables = encode_tables(peers_, most_full_);
     for (Connection& c : connections_) {
-      if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
+      if (c.joined) send(c, FrameKind::kTable, tables[c.rank]);
       else finish(c);
     }
     table_sent_ = true;

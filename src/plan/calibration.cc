@@ -21,9 +21,7 @@
 namespace rondo {
 namespace {
 
-Status bad_line(size_t line, std::string_view why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("line {}: {}", line, why));
-}
+Status bad(std::string why) { return Status(StatusCode::kInvalidArgument, std::move(why)); }
 
 template <class T>
 std::optional<T> number(std::string_view s) {
@@ -60,9 +58,8 @@ class Parser {
       const std::string_view content = trim(text.substr(0, end));
       text = end == text.npos ? std::string_view() : text.substr(end + 1);
       if (content.empty() || content[0] == '#') continue;
-      const size_t equals = content.find('=');
-      if (equals == content.npos) return bad_line(line, "no '=': lines are \"name = value\"");
-      RONDO_TRY(take(line, trim(content.substr(0, equals)), trim(content.substr(equals + 1))));
+      if (const Status s = take(content); !s.ok())
+        return Status(s.code(), fmt::format("line {}: {}", line, s.message()));
       if (result_.version != kCalibrationVersion) return result_;
     }
     RONDO_TRY(complete());
@@ -70,47 +67,49 @@ class Parser {
   }
 
  private:
-  Status take(size_t line, std::string_view name, std::string_view value) {
+  Status take(std::string_view line) {
+    const size_t equals = line.find('=');
+    if (equals == line.npos) return bad("no '=': lines are \"name = value\"");
+    const std::string_view name = trim(line.substr(0, equals)), value = trim(line.substr(equals + 1));
     if (names_.empty()) {
       const std::optional<int> version = number<int>(value);
-      if (name != "rondo_calibration" || !version)
-        return bad_line(line, "a calibration begins with rondo_calibration = VERSION");
+      if (name != "rondo_calibration" || !version) return bad("a calibration begins with rondo_calibration = VERSION");
       result_.version = *version;
     }
-    if (!names_.emplace(name).second) return bad_line(line, fmt::format("{} appears twice", name));
+    if (!names_.emplace(name).second) return bad(fmt::format("{} appears twice", name));
     if (names_.size() == 1) return {};
-    if (name == "cpu") return take_text(line, name, value, result_.cpu);
-    if (name == "date") return take_text(line, name, value, result_.date);
-    if (name == "near_bytes") return take_bytes(line, name, value, result_.costs.near_bytes);
-    if (name == "huge_bytes") return take_bytes(line, name, value, result_.costs.huge_bytes);
-    if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(line, name, value);
+    if (name == "cpu") return take_text(name, value, result_.cpu);
+    if (name == "date") return take_text(name, value, result_.date);
+    if (name == "near_bytes") return take_bytes(name, value, result_.costs.near_bytes);
+    if (name == "huge_bytes") return take_bytes(name, value, result_.costs.huge_bytes);
+    if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(name, value);
     for (size_t t = 0; t < kNumCostTerms; ++t) {
-      if (name == spread_name(t)) return take_constant(line, name, value, result_.costs.spread[t]);
-      if (name == oversubscribed_name(t)) return take_constant(line, name, value, result_.costs.oversubscribed[t]);
+      if (name == spread_name(t)) return take_constant(name, value, result_.costs.spread[t]);
+      if (name == oversubscribed_name(t)) return take_constant(name, value, result_.costs.oversubscribed[t]);
     }
-    return bad_line(line, fmt::format("unknown constant \"{}\"", name));
+    return bad(fmt::format("unknown constant \"{}\"", name));
   }
 
-  static Status take_text(size_t line, std::string_view name, std::string_view value, std::string& to) {
-    if (value.empty()) return bad_line(line, fmt::format("{} has no value", name));
+  static Status take_text(std::string_view name, std::string_view value, std::string& to) {
+    if (value.empty()) return bad(fmt::format("{} has no value", name));
     to = value;
     return {};
   }
-  static Status take_bytes(size_t line, std::string_view name, std::string_view value, uint64_t& to) {
+  static Status take_bytes(std::string_view name, std::string_view value, uint64_t& to) {
     const std::optional<uint64_t> bytes = number<uint64_t>(value);
-    if (!bytes || *bytes == 0) return bad_line(line, fmt::format("{} is not a number of bytes above 0", name));
+    if (!bytes || *bytes == 0) return bad(fmt::format("{} is not a number of bytes above 0", name));
     to = *bytes;
     return {};
   }
-  static Status take_constant(size_t line, std::string_view name, std::string_view value, double& to) {
+  static Status take_constant(std::string_view name, std::string_view value, double& to) {
     const std::optional<double> ns = number<double>(value);
     if (!ns || !(*ns >= 0 && *ns <= 1e9))
-      return bad_line(line, fmt::format("{} is not a number of nanoseconds from 0 to 10^9", name));
+      return bad(fmt::format("{} is not a number of nanoseconds from 0 to 10^9", name));
     to = *ns;
     return {};
   }
 
-  Status take_correction(size_t line, std::string_view name, std::string_view value) {
+  Status take_correction(std::string_view name, std::string_view value) {
     std::string_view words[4], rest = name;
     for (std::string_view& word : words) {
       const size_t dot = rest.find('.');
@@ -122,23 +121,22 @@ class Parser {
     const Algorithm* algorithm = nullptr;
     for (const Algorithm& a : all_algorithms())
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
-    if (world == std::ssize(kWorlds)) return bad_line(line, fmt::format("unknown constant \"{}\"", name));
+    if (world == std::ssize(kWorlds)) return bad(fmt::format("unknown constant \"{}\"", name));
     if (algorithm == nullptr) return {};  // from another build or a plugin
     const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
-    if (row >= CostCorrections::kRows || !form) return bad_line(line, fmt::format("unknown candidate \"{}\"", name));
+    if (row >= CostCorrections::kRows || !form) return bad(fmt::format("unknown candidate \"{}\"", name));
     for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
       const size_t space = value.find(' ');
       const std::optional<double> ratio = number<double>(value.substr(0, space));
       constexpr double kRounded = 1.01;  // tolerance for printed values
       if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
-        return bad_line(line, fmt::format("{} must have {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
-                                          CostCorrections::kMost, CostCorrections::kMost));
+        return bad(fmt::format("{} must have {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
+                               CostCorrections::kMost, CostCorrections::kMost));
       to = CostCorrections::encode(*ratio);
       value = space == value.npos ? std::string_view() : trim(value.substr(space));
     }
-    if (!value.empty())
-      return bad_line(line, fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
+    if (!value.empty()) return bad(fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
     result_.corrections.note_known(static_cast<size_t>(world), row, *form);
     return {};
   }
