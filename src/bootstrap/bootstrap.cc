@@ -162,23 +162,18 @@ Status Bootstrap::fail(Status status) {
 Status Bootstrap::give_up(uint32_t sequence, Status status) {
   const auto payload = refusal_payload(status);
   const Status failed = fail(std::move(status));
-  for (const auto& link : links_) {
-    if (!link) continue;
-    link->queue(FrameKind::kGaveUp, sequence, payload);
-    link->flush();
-  }
+  send_to_all(links_, FrameKind::kGaveUp, sequence, payload);
   return failed;
 }
 
-// A full mesh needs it too: a rank in a later call that waits only for this rank handles no other rank's frames.
-Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
-
-// Returns an error if `peer` has sent kGaveUp for this call. Each host has its own call numbers.
+// Returns an error if `peer` has sent kGaveUp for this call, and passes it on. A full mesh needs this too: a rank in a
+// later call that waits only for this rank handles no other rank's frames. Each host has its own call numbers.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);
   for (const Frame& frame : others_[peer])
-    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return pass_on_giving_up(frame);
+    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence)
+      return give_up(frame.sequence, refusal(frame));
   return {};
 }
 
@@ -210,7 +205,7 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
       return true;
     }
     if (what.skip_others) continue;
-    if (frame->kind == FrameKind::kGaveUp) return pass_on_giving_up(*frame);
+    if (frame->kind == FrameKind::kGaveUp) return give_up(frame->sequence, refusal(*frame));
     return give_up(what.sequence, Status(StatusCode::kMismatch, fmt::format("rank {} is in {} #{}, but {} is in {} #{}",
                                                                             rank_, frame_name(what.kind), what.sequence,
                                                                             peer_text(peer, peers_[peer]),

@@ -239,7 +239,6 @@ class Bootstrap {
   Status fail(Status status);
   Status give_up(uint32_t sequence, Status status);
   Status heard_of_giving_up(const Awaited& what, Rank peer);
-  Status pass_on_giving_up(const Frame& frame);
   Status watch();
   std::vector<Rank> look(int slice_ms = 0);
   void forget(Rank peer);
@@ -265,7 +264,6 @@ class Bootstrap {
   void tell(Rank to, uint8_t what, const Gone& gone);
   void send_events();
   void forward_leaving(const Gone& what);
-  void judge_aloud(Rank peer);
   Status start_events();
   void stop_events();
   void wake_events();

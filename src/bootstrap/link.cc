@@ -303,4 +303,13 @@ void Link::close() {
   if (end_ == End::kNone) end_locked("closed by this side");
 }
 
+void send_to_all(const std::vector<std::unique_ptr<Link>>& links, FrameKind kind, uint32_t sequence,
+                 const std::shared_ptr<const std::string>& payload) {
+  for (const auto& link : links) {
+    if (!link) continue;
+    link->queue(kind, sequence, payload);
+    link->flush();
+  }
+}
+
 }  // namespace rondo

@@ -121,4 +121,8 @@ class Link {
   std::string why_;
 };
 
+/// Queues a frame on each link that exists, and writes as much as its socket takes.
+void send_to_all(const std::vector<std::unique_ptr<Link>>& links, FrameKind kind, uint32_t sequence,
+                 const std::shared_ptr<const std::string>& payload);
+
 }  // namespace rondo

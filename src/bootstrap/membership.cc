@@ -177,13 +177,6 @@ void Bootstrap::judge(Rank peer, bool process_ended) {
             -1);
 }
 
-// Same as judge(), within a call that holds the turn, and sends the resulting events.
-void Bootstrap::judge_aloud(Rank peer) {
-  const std::lock_guard lock(loss_mutex_);
-  judge(peer, false);
-  send_events();
-}
-
 // Gathers every rank's PeerInfo. The rendezvous sends a rank only those of its neighbours.
 Status Bootstrap::learn_of_all() {
   std::vector<std::string> all;

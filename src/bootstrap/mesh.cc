@@ -261,12 +261,7 @@ class MeshBuilder {
 
 // Sends the reason to the peers. A peer that has all its links gets it in its first collective call.
 Status MeshBuilder::give_up(const Status& why) {
-  const auto payload = refusal_payload(why);
-  for (const auto& link : links_) {
-    if (!link) continue;
-    link->queue(FrameKind::kGaveUp, 1, payload);
-    link->flush();
-  }
+  send_to_all(links_, FrameKind::kGaveUp, 1, refusal_payload(why));
   return why;
 }
 

@@ -171,7 +171,11 @@ void Bootstrap::send_view(uint32_t round, bool decided) {
 std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
   if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
-  judge_aloud(peer);
+  {
+    const std::lock_guard lock(loss_mutex_);
+    judge(peer, false);
+    send_events();
+  }
   sort_frames(peer);
   std::list<Frame>& kept = views_[peer];
   const int nranks = static_cast<int>(peers_.size());

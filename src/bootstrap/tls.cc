@@ -98,54 +98,40 @@ Expected<const Library*> library() {
 
 }  // namespace
 
-struct TlsSession::Engine {
-  explicit Engine(const Library& l) : lib(l) {}
-  ~Engine() {
-    if (ssl != nullptr) lib.SSL_free(ssl);
-    OPENSSL_cleanse(key.data(), key.size());
-  }
-  const Library& lib;
-  Key key;
-  SSL* ssl = nullptr;
-  BIO* in = nullptr;   // received bytes; the session owns it
-  BIO* out = nullptr;  // bytes to send; the session owns it
-
-  // Returns the error after a call that did not succeed, ok if it only needs more bytes.
-  Status outcome(int returned) const {
-    const int error = lib.SSL_get_error(ssl, returned);
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
-    const char* reason = ERR_reason_error_string(ERR_get_error());
-    ERR_clear_error();
-    return Status(StatusCode::kUnauthorized,
-                  fmt::format("TLS: {}: the two sides have different keys, or the data was changed on the way",
-                              reason != nullptr ? reason : "the connection cannot be decrypted"));
-  }
-};
-
-TlsSession::TlsSession(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 TlsSession::~TlsSession() {
   const auto lock = delay_forks();
-  engine_.reset();
+  if (ssl_ != nullptr) loaded->SSL_free(ssl_);
+  OPENSSL_cleanse(key_.data(), key_.size());
+}
+
+// Returns the error after a call that did not succeed, ok if it only needs more bytes.
+Status TlsSession::outcome(int returned) const {
+  const int error = loaded->SSL_get_error(ssl_, returned);
+  if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
+  const char* reason = ERR_reason_error_string(ERR_get_error());
+  ERR_clear_error();
+  return Status(StatusCode::kUnauthorized,
+                fmt::format("TLS: {}: the two sides have different keys, or the data was changed on the way",
+                            reason != nullptr ? reason : "the connection cannot be decrypted"));
 }
 
 Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& key) {
-  auto lock = delay_forks();
+  std::unique_ptr<TlsSession> session(new TlsSession(key));
+  auto lock = delay_forks();  // released before the session ends, which takes it too
   RONDO_TRY_ASSIGN(const Library* lib, library());
-  auto engine = std::make_unique<Engine>(*lib);
-  engine->key = key;
-  engine->ssl = lib->SSL_new(lib->context);
-  engine->in = BIO_new(BIO_s_mem());
-  engine->out = BIO_new(BIO_s_mem());
-  if (engine->ssl == nullptr || engine->in == nullptr || engine->out == nullptr) {
-    BIO_free(engine->in);
-    BIO_free(engine->out);
+  SSL* const ssl = session->ssl_ = lib->SSL_new(lib->context);
+  BIO *const in = BIO_new(BIO_s_mem()), *const out = BIO_new(BIO_s_mem());
+  if (ssl == nullptr || in == nullptr || out == nullptr) {
+    BIO_free(in);
+    BIO_free(out);
     return Status(StatusCode::kSystem, "no memory for a TLS session");
   }
-  lib->SSL_set_bio(engine->ssl, engine->in, engine->out);
-  lib->SSL_set_ex_data(engine->ssl, kKeySlot, &engine->key);
-  if (role == Role::kClient) lib->SSL_set_connect_state(engine->ssl);
-  else lib->SSL_set_accept_state(engine->ssl);
-  std::unique_ptr<TlsSession> session(new TlsSession(std::move(engine)));
+  session->in_ = in;
+  session->out_ = out;
+  lib->SSL_set_bio(ssl, in, out);
+  lib->SSL_set_ex_data(ssl, kKeySlot, &session->key_);
+  if (role == Role::kClient) lib->SSL_set_connect_state(ssl);
+  else lib->SSL_set_accept_state(ssl);
   lock.unlock();
   if (role == Role::kClient) RONDO_TRY(session->take({}));
   return session;
@@ -153,15 +139,15 @@ Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& k
 
 Status TlsSession::shake_hands() {
   ERR_clear_error();
-  const int done = engine_->lib.SSL_do_handshake(engine_->ssl);
+  const int done = loaded->SSL_do_handshake(ssl_);
   ready_ = done == 1;
-  return ready_ ? Status() : engine_->outcome(done);
+  return ready_ ? Status() : outcome(done);
 }
 
 Status TlsSession::take(std::string_view arrived) {
   const auto lock = delay_forks();
   if (!arrived.empty() &&
-      BIO_write(engine_->in, arrived.data(), static_cast<int>(arrived.size())) != static_cast<int>(arrived.size()))
+      BIO_write(in_, arrived.data(), static_cast<int>(arrived.size())) != static_cast<int>(arrived.size()))
     return Status(StatusCode::kSystem, "no memory for a TLS session");
   return ready_ ? Status() : shake_hands();
 }
@@ -171,8 +157,8 @@ Status TlsSession::open(std::string* plain) {
   while (ready_) {
     char buffer[16384];  // the longest record
     ERR_clear_error();
-    const int n = engine_->lib.SSL_read(engine_->ssl, buffer, sizeof buffer);
-    if (n <= 0) return engine_->outcome(n);
+    const int n = loaded->SSL_read(ssl_, buffer, sizeof buffer);
+    if (n <= 0) return outcome(n);
     plain->append(buffer, static_cast<size_t>(n));
   }
   return {};
@@ -184,8 +170,8 @@ Status TlsSession::seal(std::string_view plain) {
   while (!plain.empty()) {
     const auto n = static_cast<int>(std::min(plain.size(), kMost));
     ERR_clear_error();
-    const int done = engine_->lib.SSL_write(engine_->ssl, plain.data(), n);
-    if (done <= 0) return engine_->outcome(done);
+    const int done = loaded->SSL_write(ssl_, plain.data(), n);
+    if (done <= 0) return outcome(done);
     plain.remove_prefix(static_cast<size_t>(done));
   }
   return {};
@@ -193,8 +179,8 @@ Status TlsSession::seal(std::string_view plain) {
 
 std::string TlsSession::to_send() {
   const auto lock = delay_forks();
-  std::string bytes(BIO_ctrl_pending(engine_->out), '\0');
-  if (!bytes.empty()) BIO_read(engine_->out, bytes.data(), static_cast<int>(bytes.size()));
+  std::string bytes(BIO_ctrl_pending(out_), '\0');
+  if (!bytes.empty()) BIO_read(out_, bytes.data(), static_cast<int>(bytes.size()));
   return bytes;
 }
 

@@ -18,6 +18,9 @@
 
 #include "rondo/status.h"
 
+struct bio_st;
+struct ssl_st;
+
 namespace rondo {
 
 class TlsSession {
@@ -44,10 +47,12 @@ class TlsSession {
   std::string to_send();
 
  private:
-  struct Engine;
-  explicit TlsSession(std::unique_ptr<Engine> engine);
+  explicit TlsSession(const Key& key) : key_(key) {}
   Status shake_hands();
-  std::unique_ptr<Engine> engine_;
+  Status outcome(int returned) const;
+  Key key_;
+  ssl_st* ssl_ = nullptr;
+  bio_st *in_ = nullptr, *out_ = nullptr;  // received bytes, and bytes to send; ssl_ owns them
   bool ready_ = false;
 };
 
