@@ -65,11 +65,6 @@ struct TreeNode {
   /// The rank without a parent.
   static constexpr Rank top(int nranks, int tree) { return tree == 0 ? 0 : nranks % 2 == 0 ? nranks - 1 : 1 % nranks; }
 
-  PortSet to_children(uint16_t tag) const {
-    PortSet ports;
-    for (int i = 0; i < num_children; ++i) ports.push_back({children[i], tag});
-    return ports;
-  }
   /// Operands are in ascending rank order.
   Order order() const {
     return own_after(static_cast<int>(

@@ -157,11 +157,6 @@ std::string_view path_text(PciPath path) {
   return kTexts[static_cast<size_t>(path)];
 }
 
-std::string_view link_name(LinkKind kind) {
-  constexpr std::array<std::string_view, 7> kNames = {"none", "local", "shared", "nvlink", "nvswitch", "pcie", "host"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
 LinkPreferences parse_preferences(std::string_view level, std::string_view engine) {
   LinkPreferences w;
   w.p2p = level != "loc";

@@ -36,7 +36,6 @@ enum class LinkKind : uint8_t {
   kPcie,          // P2P
   kHost,          // through pinned host memory
 };
-std::string_view link_name(LinkKind kind);
 
 struct LinkPreferences {
   bool p2p = true;               // RONDO_P2P_LEVEL=loc: false

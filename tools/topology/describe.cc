@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <utility>
 #include <vector>
@@ -29,6 +30,11 @@ std::string link_cell(const GpuMachine& m, size_t a, size_t b) {
 // The memory of the rings between two ranks. Readers have their data near; writers push.
 std::string_view staging_text(LinkKind kind) {
   return kind == LinkKind::kNone ? "nowhere" : kind == LinkKind::kHost ? "host memory" : "reader's device";
+}
+
+std::string_view link_name(LinkKind kind) {
+  constexpr std::array<std::string_view, 7> kNames = {"none", "local", "shared", "nvlink", "nvswitch", "pcie", "host"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::string gbps_text(double gbps) { return gbps == 0 ? "unknown" : fmt::format("{:.1f} GB/s", gbps); }
