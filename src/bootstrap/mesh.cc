@@ -219,108 +219,59 @@ Status LinkMaker::step(const pollfd* polled) {
 
 namespace {
 
-// Makes the links of a plan, while it listens to the root.
-class MeshBuilder {
- public:
-  MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Deadline& deadline)
-      : rank_(request.rank),
-        peers_(request.met->peers),
-        root_(request.met->root.get()),
-        deadline_(deadline),
-        interrupt_(request.interrupt),
-        wanted_(request.met->plan.neighbours(request.rank)),
-        maker_(request.rank, *request.secret, request.met->peers, port, std::move(encryption),
-               all_but(wanted_, request.met->peers.size())),
-        links_(request.met->peers.size()) {}
-
-  Status build();
-  Status give_up(const Status& why);
-  std::vector<std::unique_ptr<Link>> take() { return std::move(links_); }
-
- private:
-  static std::vector<bool> all_but(const std::vector<Rank>& ranks, size_t num_ranks) {
-    std::vector<bool> set(num_ranks, true);
-    for (const Rank r : ranks) set[r] = false;
-    return set;
+// Returns an error of the root or of the interrupt.
+Status hear(const MeshRequest& request) {
+  if (Link* const root = request.met->root.get(); root != nullptr) {
+    root->drain();
+    if (auto frame = root->pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
   }
-  Status could_not_connect(const LinkMaker::Failure& failure);
-  Status hear();
-  Status harvest();
-  std::vector<Rank> missing() const;
-
-  const Rank rank_;
-  const std::vector<PeerInfo>& peers_;
-  Link* const root_;  // may be nullptr
-  const Deadline& deadline_;
-  const std::function<Status()>& interrupt_;
-  const std::vector<Rank> wanted_;
-  LinkMaker maker_;
-  std::vector<std::unique_ptr<Link>> links_;
-  size_t num_linked_ = 0;
-};
-
-// Sends the reason to the peers. A peer that has all its links gets it in its first collective call.
-Status MeshBuilder::give_up(const Status& why) {
-  send_to_all(links_, FrameKind::kGaveUp, 1, refusal_payload(why));
-  return why;
+  return request.interrupt ? request.interrupt() : Status();
 }
 
-// A peer that does not answer may have given up because of another rank's death. The root or interrupt_ reports that a
-// little later. Wait for it, because it is the better error.
-Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
-  const Deadline events = deadline_.at_most(kEventsS);
+bool root_speaks(const MeshRequest& request) {
+  return request.met->root != nullptr && request.met->root->end(nullptr) == Link::End::kNone;
+}
+
+// A peer that does not answer may have given up because of another rank's death. The root or the interrupt reports that
+// a little later. Wait for it, because it is the better error.
+Status could_not_connect(const MeshRequest& request, const LinkMaker::Failure& failure, const Deadline& deadline) {
+  const Deadline events = deadline.at_most(kEventsS);
   do {
-    RONDO_TRY(hear());
-  } while ((root_ == nullptr || root_->end(nullptr) == Link::End::kNone) &&
+    RONDO_TRY(hear(request));
+  } while ((request.met->root == nullptr || root_speaks(request)) &&
            events.pause(kHearMs, "waiting for the report of a death").ok());
-  const Rank peer = failure.peer;
-  return Status(failure.why.code(), fmt::format("rank {} could not connect to {}: {}", rank_,
-                                                peer_text(peer, peers_[peer]), failure.why.message()));
+  return Status(failure.why.code(),
+                fmt::format("rank {} could not connect to {}: {}", request.rank,
+                            peer_text(failure.peer, request.met->peers[failure.peer]), failure.why.message()));
 }
 
-Status MeshBuilder::hear() {
-  if (root_ != nullptr) {
-    root_->drain();
-    if (auto frame = root_->pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
-  }
-  return interrupt_ ? interrupt_() : Status();
-}
-
-std::vector<Rank> MeshBuilder::missing() const {
-  std::vector<Rank> ranks;
-  for (const Rank r : wanted_)
-    if (!links_[r]) ranks.push_back(r);
-  return ranks;
-}
-
-Status MeshBuilder::harvest() {
-  for (auto& [peer, link] : maker_.take_links()) {
-    links_[peer] = std::move(link);
-    ++num_linked_;
-  }
-  for (const LinkMaker::Failure& f : maker_.take_failures()) RONDO_TRY(could_not_connect(f));
-  return {};
-}
-
-// Runs all handshakes at once, so that one wake-up of a rank can serve many peers.
-Status MeshBuilder::build() {
-  for (const Rank peer : wanted_)
-    if (peer < rank_) maker_.call(peer);
+// Makes the links to the ranks `wanted`. Runs all handshakes at once, so that one wake-up of a rank can serve many
+// peers.
+Status make_all(const MeshRequest& request, const std::vector<Rank>& wanted, LinkMaker& maker, const Deadline& deadline,
+                std::vector<std::unique_ptr<Link>>* links) {
+  std::vector<Rank> missing = wanted;
+  const auto harvest = [&]() -> Status {
+    for (auto& [peer, link] : maker.take_links()) (*links)[peer] = std::move(link);
+    std::erase_if(missing, [&](Rank r) { return (*links)[r] != nullptr; });
+    for (const LinkMaker::Failure& f : maker.take_failures()) RONDO_TRY(could_not_connect(request, f, deadline));
+    return {};
+  };
+  for (const Rank peer : wanted)
+    if (peer < request.rank) maker.call(peer);
   std::vector<pollfd> fds;
   for (;;) {
     RONDO_TRY(harvest());
-    if (num_linked_ == wanted_.size()) return {};
-    const bool root_speaks = root_ != nullptr && root_->end(nullptr) == Link::End::kNone;
-    fds.assign(1, {root_speaks ? root_->fd() : -1, POLLIN, 0});
-    maker_.add_to(&fds);
-    ::poll(fds.data(), fds.size(), maker_.slice_ms(deadline_.slice_ms()));
-    if (Status s = maker_.step(&fds[1]); !s.ok())
-      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
+    if (missing.empty()) return {};
+    fds.assign(1, {root_speaks(request) ? request.met->root->fd() : -1, POLLIN, 0});
+    maker.add_to(&fds);
+    ::poll(fds.data(), fds.size(), maker.slice_ms(deadline.slice_ms()));
+    if (Status s = maker.step(&fds[1]); !s.ok())
+      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing)));
     RONDO_TRY(harvest());
-    RONDO_TRY(hear());
-    if (const Status s = deadline_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
-      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
-                                          list_ranks(missing()), peers_.size()));
+    RONDO_TRY(hear(request));
+    if (const Status s = deadline.check("connecting"); !s.ok() && !missing.empty())
+      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", request.rank,
+                                          s.message(), list_ranks(missing), links->size()));
   }
 }
 
@@ -344,10 +295,16 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
                                                           const Deadline& deadline) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  MeshBuilder builder(request, port, std::move(encrypted), deadline);
-  const Status built = builder.build();
-  if (!built.ok()) return builder.give_up(built);
-  return builder.take();
+  const std::vector<Rank> wanted = request.met->plan.neighbours(request.rank);
+  std::vector<bool> known(request.met->peers.size(), true);
+  for (const Rank r : wanted) known[r] = false;
+  LinkMaker maker(request.rank, *request.secret, request.met->peers, port, std::move(encrypted), std::move(known));
+  std::vector<std::unique_ptr<Link>> links(request.met->peers.size());
+  const Status made = make_all(request, wanted, maker, deadline, &links);
+  if (made.ok()) return links;
+  // A peer that has all its links gets the reason in its first collective call.
+  send_to_all(links, FrameKind::kGaveUp, 1, refusal_payload(made));
+  return made;
 }
 
 }  // namespace rondo
