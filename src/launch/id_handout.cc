@@ -33,58 +33,24 @@ bool same_user(int fd, uid_t* uid) {
   return who.uid == ::getuid();
 }
 
-// Connections to rank 0. Those that have sent their rank stay. The number of others is limited (bootstrap/acceptor.h).
-class Askers {
- public:
-  explicit Askers(int nranks) : nranks_(nranks) {}
-  Status open(const Fd& listener) {
-    RONDO_TRY(acceptor_.open(listener, {}));
-    acceptor_.serve(
-        [this](const Asker& a) {
-          uid_t uid = 0;
-          if (same_user(a.fd.get(), &uid)) return FixedGreeting(kRequestBytes);
-          refuse(local_peer_name(a.fd.get()));
-          return FixedGreeting(0);
-        },
-        [this](Asker& a, bool accepted) {
-          const auto rank = accepted ? decode_id_request(a.handshake->bytes(), nranks_) : std::nullopt;
-          if (rank) known_.emplace_back(*rank, std::move(a.fd));
-        },
-        false);
-    return {};
-  }
-  /// Errors: kSystem if this process cannot open more descriptors.
-  Status look() { return acceptor_.look(); }
-  int event_fd() const { return acceptor_.event_fd(); }
-  std::vector<Rank> missing() const {
-    std::vector<bool> here(static_cast<size_t>(nranks_), false);
-    here[0] = true;
-    for (const auto& [rank, fd] : known_) here[rank] = true;
-    std::vector<Rank> missing;
-    for (Rank r = 0; r < nranks_; ++r)
-      if (!here[r]) missing.push_back(r);
-    return missing;
-  }
-  // Fits any socket buffer. A peer that does not read only hurts itself.
-  void answer_all(StatusCode code, std::string_view text) {
-    Encoder w;
-    w(static_cast<uint8_t>(code), text);
-    for (const auto& [rank, fd] : known_) (void)!::send(fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
-  }
+using Asker = Acceptor<FixedGreeting>::Connection;
+using KnownAskers = std::vector<std::pair<Rank, Fd>>;
 
- private:
-  using Asker = Acceptor<FixedGreeting>::Connection;
-  void refuse(const std::string& who) {
-    if (num_refusals_++ >= kMaxRefusalsLogged) return;
-    std::fprintf(stderr, "rondo: refused to hand the unique id to %s: another user%s\n", who.c_str(),
-                 num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
-  }
+std::vector<Rank> missing_of(const KnownAskers& known, int nranks) {
+  std::vector<bool> here(nranks, false);
+  for (const auto& [rank, fd] : known) here[rank] = true;
+  std::vector<Rank> missing;
+  for (Rank r = 1; r < nranks; ++r)
+    if (!here[r]) missing.push_back(r);
+  return missing;
+}
 
-  const int nranks_;
-  Acceptor<FixedGreeting> acceptor_;
-  std::vector<std::pair<Rank, Fd>> known_;
-  int num_refusals_ = 0;
-};
+// Fits any socket buffer. A peer that does not read only hurts itself.
+void answer_all(const KnownAskers& known, StatusCode code, std::string_view text) {
+  Encoder w;
+  w(static_cast<uint8_t>(code), text);
+  for (const auto& [rank, fd] : known) (void)!::send(fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
+}
 
 Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
   char header[kAnswerHeaderBytes];
@@ -133,23 +99,40 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   if (!listener.ok())
     return Status(StatusCode::kSystem,
                   fmt::format("rank 0: {}; is another rank 0 of this job running?", listener.status().message()));
-  Askers askers(nranks);
-  RONDO_TRY(askers.open(*listener));
+  int num_refusals = 0;
+  KnownAskers known;  // the number of others is limited (bootstrap/acceptor.h)
+  Acceptor<FixedGreeting> acceptor;
+  RONDO_TRY(acceptor.open(*listener, {}));
+  acceptor.serve(
+      [&](const Asker& a) {
+        uid_t uid = 0;
+        if (same_user(a.fd.get(), &uid)) return FixedGreeting(kRequestBytes);
+        if (num_refusals++ < kMaxRefusalsLogged)
+          std::fprintf(stderr, "rondo: refused to hand the unique id to %s: another user%s\n",
+                       local_peer_name(a.fd.get()).c_str(),
+                       num_refusals == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
+        return FixedGreeting(0);
+      },
+      [&](Asker& a, bool accepted) {
+        const auto rank = accepted ? decode_id_request(a.handshake->bytes(), nranks) : std::nullopt;
+        if (rank) known.emplace_back(*rank, std::move(a.fd));
+      },
+      false);
   for (;;) {
-    Status s = askers.look();
-    const std::vector<Rank> missing = askers.missing();
+    Status s = acceptor.look();
+    const std::vector<Rank> missing = missing_of(known, nranks);
     if (missing.empty()) break;
     if (s.ok()) s = deadline.check("handing out the unique id");
     if (!s.ok()) {
       const Status full = handing_out_failed(s, missing, name, deadline);
-      askers.answer_all(full.code(), full.message());
+      answer_all(known, full.code(), full.message());
       return full;
     }
-    pollfd p{askers.event_fd(), POLLIN, 0};
+    pollfd p{acceptor.event_fd(), POLLIN, 0};
     ::poll(&p, 1, deadline.slice_ms());
   }
   listener->shut();
-  askers.answer_all(StatusCode::kOk, {id.bytes, sizeof(id.bytes)});
+  answer_all(known, StatusCode::kOk, {id.bytes, sizeof(id.bytes)});
   return {};
 }
 
