@@ -1,6 +1,7 @@
 #include "api/rank_order.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/codec.h"
 #include "topology/host_reader.h"
@@ -21,30 +22,30 @@ bool may_have_order(const std::vector<cpu_set_t>& masks) {
          std::any_of(masks.begin(), masks.end(), [&](const cpu_set_t& m) { return CPU_EQUAL(&m, &masks[0]) == 0; });
 }
 
-// Returns the order on this rank's host: first its ring, then its groups, as local ranks. Empty if there is none.
-std::vector<int32_t> look(const std::vector<cpu_set_t>& masks) {
-  if (!may_have_order(masks)) return {};
+// Returns the order on this rank's host, if there is one.
+std::optional<LocalOrder> look(const std::vector<cpu_set_t>& masks) {
+  if (!may_have_order(masks)) return std::nullopt;
   const auto host = read_processors();
-  if (!host.ok()) return {};
-  const auto order = local_order(*host, masks);
-  if (!order) return {};
-  std::vector<int32_t> found(order->ring.begin(), order->ring.end());
-  found.insert(found.end(), order->groups.begin(), order->groups.end());
-  return found;
+  return host.ok() ? local_order(*host, masks) : std::nullopt;
 }
 
-bool is_order(const std::vector<int32_t>& found, int num_ranks) {
+bool is_order(const std::optional<LocalOrder>& found, int num_ranks) {
   const auto n = static_cast<size_t>(num_ranks);
-  if (found.size() != 2 * n) return false;
+  if (!found || found->ring.size() != n || found->groups.size() != n) return false;
   std::vector<bool> seen(n);
-  for (size_t i = 0; i < n; ++i) {
-    if (found[i] < 0 || found[i] >= num_ranks || seen[found[i]]) return false;
-    seen[found[i]] = true;
+  for (const int rank : found->ring) {
+    if (rank < 0 || rank >= num_ranks || seen[rank]) return false;
+    seen[rank] = true;
   }
   return true;
 }
 
 }  // namespace
+
+template <class C>
+void fields(C& c, LocalOrder& order) {
+  c(order.ring, order.groups);
+}
 
 Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& all, const HostLayout& hosts) {
   bool any = false;
@@ -52,7 +53,7 @@ Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& al
   if (!any) return hosts;
   const Rank rank = bootstrap.rank();
   const int here = hosts.host(rank);
-  std::vector<int32_t> mine;
+  std::optional<LocalOrder> mine;
   if (hosts.local(rank) == 0) mine = look(masks_of(all, hosts, here));
   std::vector<std::string> blobs;
   const std::string said = encode(mine);
@@ -61,13 +62,13 @@ Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& al
   std::vector<int> groups(static_cast<size_t>(hosts.nranks()));
   bool found_any = false;
   for (int h = 0; h < hosts.num_hosts(); ++h) {
-    const auto found = decode<std::vector<int32_t>>(blobs[hosts.rank(h, 0)]).value_or(std::vector<int32_t>());
+    const auto found = decode<std::optional<LocalOrder>>(blobs[hosts.rank(h, 0)]).value_or(std::nullopt);
     const int n = hosts.num_ranks(h);
     const bool ordered = is_order(found, n);
     found_any |= ordered;
     for (int l = 0; l < n; ++l) {
-      order.push_back(hosts.rank(h, ordered ? found[l] : l));
-      if (ordered) groups[hosts.rank(h, l)] = found[n + l];
+      order.push_back(hosts.rank(h, ordered ? found->ring[l] : l));
+      if (ordered) groups[hosts.rank(h, l)] = found->groups[l];
     }
   }
   if (!found_any) return hosts;

@@ -22,11 +22,6 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace rondo {
 namespace {
 
-uint64_t number_of_kernel() {
-  const std::string id = first_line_of("/proc/sys/kernel/random/boot_id");
-  return id.empty() ? 0 : fnv1a(id);
-}
-
 void report(const std::vector<std::string>& unknown) {
   for (const std::string& text : unknown) std::fprintf(stderr, "rondo: %s\n", text.c_str());
 }
@@ -131,7 +126,7 @@ Expected<Settings> settings_from(SettingValues values) {
     bit <<= 1;
   }
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
-  s.kernel = number_of_kernel();
+  if (const std::string boot = first_line_of("/proc/sys/kernel/random/boot_id"); !boot.empty()) s.kernel = fnv1a(boot);
   s.algorithms = freeze_registry();
   return s;
 }

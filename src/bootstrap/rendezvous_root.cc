@@ -154,12 +154,11 @@ class Root {
       if (nranks_ == 0) nranks_ = std::min(nranks, kMaxRanks);  // the number of ranks that must get the error
       return tell(c);
     }
-    if (nranks > kMaxRanks) {  // checked before allocating memory of that size
-      newcomer_ = &c;
+    newcomer_ = &c;
+    if (nranks > kMaxRanks)  // checked before allocating memory of that size
       return fail(StatusCode::kInvalidArgument,
                   fmt::format("{} was started with nranks = {}: a communicator has at most {} ranks",
                               peer_text(c.rank, info), nranks, kMaxRanks));
-    }
     if (nranks_ == 0) {
       nranks_ = nranks;
       first_ = c.rank;
@@ -170,21 +169,18 @@ class Root {
       deadline_ = deadline;
       deadline_text_s_ = deadline_text_s;
     }
-    if (nranks != nranks_) {
-      newcomer_ = &c;
+    if (nranks != nranks_)
       return fail(StatusCode::kMismatch, fmt::format("{} was started with nranks = {}, but {} with nranks = {}",
                                                      peer_text(c.rank, info), nranks, peer_text(first_, peers_[first_]),
                                                      nranks_));
-    }
-    if (present_[c.rank]) {
-      newcomer_ = &c;
+    if (present_[c.rank])
       return fail(StatusCode::kMismatch,
                   fmt::format("rank {} of {} joined twice: {} and {}", c.rank, nranks_,
                               peer_text(c.rank, peers_[c.rank]), peer_text(c.rank, info)));
-    }
     peers_[c.rank] = std::move(info);
     present_[c.rank] = true;
     c.joined = true;
+    newcomer_ = nullptr;
     if (++num_present_ == nranks_) send_table();
   }
 

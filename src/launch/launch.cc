@@ -191,31 +191,29 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
   return env->status("a Slurm job");
 }
 
-// PMIx puts a rank's number into the environment, but not the number of ranks.
-Status without_nranks() {
-  return Status(StatusCode::kInvalidArgument,
-                "PMIX_RANK is set, but no variable with the number of ranks: start the program with mpirun instead of "
-                "prterun or prun, or make the communicator from an MPI_Comm (rondo/mpi.h)");
-}
-
-void alone(LaunchInfo* info) {
-  info->nranks = info->local_nranks = 1;
-  info->launcher = "none";
-  info->job = "none";
-  info->meeting = LaunchInfo::Meeting::kAlone;
-  info->how = "no launcher's variables are set: a single rank";
-}
-
-// No launcher has set a rank. If any other launcher variable is set, the error names the missing ones.
-Status without_rank(Environment* env, int launcher_pid, LaunchInfo* info) {
-  if (env->has("PMIX_RANK")) return without_nranks();
+Status find_launch(Environment* env, int launcher_pid, LaunchInfo* info) {
+  if (env->has("RONDO_RANK") || env->has("RONDO_NRANKS") || env->has("RONDO_UNIQUE_ID")) return from_rondo(env, info);
+  if (env->has("RANK")) return from_torchrun(env, info);
+  if (env->has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(env, info);
+  if (env->has("PMI_RANK") && (env->has("MPI_LOCALNRANKS") || !env->has("SLURM_PROCID")))
+    return from_mpich(env, launcher_pid, info);
+  if (env->has("SLURM_PROCID")) return from_slurm(env, info);
+  // No launcher has set a rank. If any other launcher variable is set, the error names the missing ones.
+  if (env->has("PMIX_RANK"))  // PMIx puts a rank's number into the environment, but not the number of ranks
+    return Status(
+        StatusCode::kInvalidArgument,
+        "PMIX_RANK is set, but no variable with the number of ranks: start the program with mpirun instead of "
+        "prterun or prun, or make the communicator from an MPI_Comm (rondo/mpi.h)");
   if (env->has("OMPI_COMM_WORLD_SIZE")) return from_open_mpi(env, info);
   if (env->has("PMI_SIZE")) return from_mpich(env, launcher_pid, info);
   if (env->has("SLURM_JOB_ID")) return from_slurm(env, info);
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     if (env->has(name)) return from_torchrun(env, info);
   if (env->has("RONDO_LOCAL_RANK")) return from_rondo(env, info);
-  alone(info);
+  info->nranks = info->local_nranks = 1;
+  info->launcher = info->job = "none";
+  info->meeting = LaunchInfo::Meeting::kAlone;
+  info->how = "no launcher's variables are set: a single rank";
   return {};
 }
 
@@ -224,19 +222,7 @@ Status without_rank(Environment* env, int launcher_pid, LaunchInfo* info) {
 Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pid) {
   Environment env(lookup);
   LaunchInfo info;
-  if (env.has("RONDO_RANK") || env.has("RONDO_NRANKS") || env.has("RONDO_UNIQUE_ID")) {
-    RONDO_TRY(from_rondo(&env, &info));
-  } else if (env.has("RANK")) {
-    RONDO_TRY(from_torchrun(&env, &info));
-  } else if (env.has("OMPI_COMM_WORLD_RANK")) {
-    RONDO_TRY(from_open_mpi(&env, &info));
-  } else if (env.has("PMI_RANK") && (env.has("MPI_LOCALNRANKS") || !env.has("SLURM_PROCID"))) {
-    RONDO_TRY(from_mpich(&env, launcher_pid, &info));
-  } else if (env.has("SLURM_PROCID")) {
-    RONDO_TRY(from_slurm(&env, &info));
-  } else {
-    RONDO_TRY(without_rank(&env, launcher_pid, &info));
-  }
+  RONDO_TRY(find_launch(&env, launcher_pid, &info));
   return info;
 }
 
