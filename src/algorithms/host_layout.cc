@@ -1,6 +1,7 @@
 #include "rondo/host_layout.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -99,16 +100,11 @@ Expected<HostLayout> HostLayout::parse(std::string_view text) {
 std::string HostLayout::text() const {
   if (one_host()) return std::to_string(nranks_);
   if (const HostLayout plain = by_rank(); plain.host_ != host_) return plain.text();
-  std::string text;
-  if (!std::is_sorted(host_.begin(), host_.end())) {
-    for (const int32_t h : host_) text += fmt::format("{}{}", text.empty() ? "" : ",", h);
-    return text;
-  }
-  bool alike = true;
-  for (int h = 1; h < num_hosts(); ++h) alike &= num_ranks(h) == num_ranks(0);
-  if (alike) return fmt::format("{}x{}", num_hosts(), num_ranks(0));
-  for (int h = 0; h < num_hosts(); ++h) text += fmt::format("{}{}", text.empty() ? "" : "+", num_ranks(h));
-  return text;
+  if (!std::is_sorted(host_.begin(), host_.end())) return fmt::format("{}", fmt::join(host_, ","));
+  std::vector<int> sizes;
+  for (int h = 0; h < num_hosts(); ++h) sizes.push_back(num_ranks(h));
+  if (std::ranges::count(sizes, sizes[0]) == num_hosts()) return fmt::format("{}x{}", num_hosts(), sizes[0]);
+  return fmt::format("{}", fmt::join(sizes, "+"));
 }
 
 Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const {
