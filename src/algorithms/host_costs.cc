@@ -117,9 +117,7 @@ Cost ring_half_cost(const HostLayout& hosts) {
   return {n - 1, n - 1, n, hosts.one_host() ? 0 : n > m ? m : m - 1};
 }
 
-Cost chain_cost(const HostLayout& hosts) {
-  return {hosts.nranks() - 1, 1, 1, hosts.num_hosts() - 1};
-}
+Cost chain_cost(const HostLayout& hosts) { return {hosts.nranks() - 1, 1, 1, hosts.num_hosts() - 1}; }
 
 Cost tree_cost(const HostLayout& hosts) {
   Cost cost{0, 0, 2, 0};

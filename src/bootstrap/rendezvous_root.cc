@@ -174,9 +174,8 @@ class Root {
                                                      peer_text(c.rank, info), nranks, peer_text(first_, peers_[first_]),
                                                      nranks_));
     if (present_[c.rank])
-      return fail(StatusCode::kMismatch,
-                  fmt::format("rank {} of {} joined twice: {} and {}", c.rank, nranks_,
-                              peer_text(c.rank, peers_[c.rank]), peer_text(c.rank, info)));
+      return fail(StatusCode::kMismatch, fmt::format("rank {} of {} joined twice: {} and {}", c.rank, nranks_,
+                                                     peer_text(c.rank, peers_[c.rank]), peer_text(c.rank, info)));
     peers_[c.rank] = std::move(info);
     present_[c.rank] = true;
     c.joined = true;
