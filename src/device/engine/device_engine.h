@@ -133,7 +133,7 @@ class DeviceEngine final : public Backend {
     uint32_t call = 0;  // its index in the launch
     uint64_t number() const { return sequence != 0 ? sequence : message_number; }
     std::string name() const {
-      return fmt::format("{} #{} of {} {}", collective_name(shape.collective), sequence, shape.count_elems,
+      return fmt::format("{} #{} of {} {}", collective_name(shape.collective), number(), shape.count_elems,
                          dtype_name(shape.dtype));
     }
   };
