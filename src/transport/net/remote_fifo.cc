@@ -183,22 +183,21 @@ void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
   r.told = read;
 }
 
-// Sends a credit after a quarter of the lines if messages are long, or if data to the same rank make it free. Otherwise
-// a credit costs as much as a short message, and is sent as late as possible: for a ring after kRingMessages, because
-// the writer's lap may have no space for more, and without a ring after half of the lines. A credit is sent at once if
-// a message takes so much of the ring that writer and reader should reuse the same part, which is in their caches.
+// A credit costs as much as a short message, and is sent as late as possible: for a ring after kRingMessages, because
+// the writer's lap may have no space for more, and without a ring after half of the lines. Data to the same rank make it
+// free; it goes with them after half as many messages. It is sent at once if a message takes so much of the ring that
+// writer and reader should reuse the same part, which is in their caches.
 bool RemoteFifos::tell_in_time(RailSet& rails) {
-  constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
     if (posted(o->view, o->step)) has_data_for_[static_cast<size_t>(o->reader)] = true;
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    const bool soon = r->last_bytes >= kLongBytes || has_data_for_[static_cast<size_t>(r->key.writer)];
     const bool at_once = r->last_bytes >= kRestartBytes && !r->lands;
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
-    if (read - r->told < (at_once ? 1 : soon ? r->view.num_lines / 4 : late)) continue;
+    const bool free = has_data_for_[static_cast<size_t>(r->key.writer)];
+    if (read - r->told < (at_once ? 1 : free ? late / 2 : late)) continue;
     tell(*r, read, rails);
     any = true;
   }
