@@ -66,8 +66,12 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
     return launch(nullptr);
   }
   if (captured) return launch(told.empty() ? nullptr : told[0]);
-  const std::lock_guard lock(mutex_);
-  auto& [begun, side] = begun_[std::this_thread::get_id()];
+  Begun* mine;
+  {
+    const std::lock_guard lock(mutex_);
+    mine = &begun_[std::this_thread::get_id()];
+  }
+  auto& [begun, side] = *mine;  // only this thread uses it. No lock: the driver blocks a launch while its queue is full
   if (!told.empty() && side.context() == nullptr) {  // before the launch, because making it may wait for the device
     RONDO_TRY_ASSIGN(side, cuda::OwnedStream::make());
   }

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -152,6 +153,7 @@ class DeviceEngine final : public Backend {
   struct Launch;
   class Rounds;
   class StreamIssue;
+  class StreamShare;
   struct SetUp;
   DeviceEngine(const Options& options, std::unique_ptr<CudaTransport> transport);
   Status start();
@@ -161,6 +163,7 @@ class DeviceEngine final : public Backend {
   Expected<std::unique_ptr<Program>> compile_program(const CallShape& request, const DeviceCandidate& how);
   Status add_fallback(DevicePlan& plan);
   Status lower_plan(DevicePlan& plan);
+  Expected<std::shared_ptr<const DeviceProgram>> take_program(uint64_t bytes);
   Status lower_program(LoweredProgram& to, const DeviceCandidate& how, uint32_t num_channels, Ports& ports);
   /// Copies to device memory, and returns when every stream sees it.
   template <class T>
@@ -194,7 +197,6 @@ class DeviceEngine final : public Backend {
     StreamStep step;
   };
   static Status run_streams(std::span<const Item> items);
-  Status issue_calls(std::span<const Item> items, cuda::Stream stream);
   uint32_t stream_end(DevicePlan& plan, const ConnectionKey& key, Rank reader);
   Status prepare(Item& item);
   SharedRegions::Install install();
@@ -223,6 +225,12 @@ class DeviceEngine final : public Backend {
   DevicePlanner device_planner_;
   std::shared_ptr<KernelLoader> kernels_;
 
+  struct UnusedPrograms {  // device memory of dropped plans
+    std::mutex mutex;
+    std::multimap<uint64_t, const std::byte*> by_bytes;
+  };
+  const std::shared_ptr<UnusedPrograms> unused_programs_ = std::make_shared<UnusedPrograms>();
+
   std::mutex mutex_;                              // guards the following members: one call is issued at a time
   PlanCache<DevicePlan> plans_;
   std::vector<End> ends_;
@@ -240,11 +248,12 @@ class DeviceEngine final : public Backend {
   // The same without captured calls: the numbers that messages carry.
   uint64_t num_calls_ = 0;
   std::map<std::pair<Rank, bool>, uint64_t> num_messages_;
-  std::vector<cuda::OwnedEvent> free_events_;
+  std::set<std::shared_ptr<DevicePlan>> captured_plans_;  // replays use them as long as the communicator lives
 
   std::mutex watch_mutex_;  // guards the following members; locked after mutex_
   std::condition_variable watch_changed_;
   std::deque<Outstanding> outstanding_;
+  std::vector<cuda::OwnedEvent> free_events_;
   Status failure_;
   FailureHook failure_hook_;
   DeviceTracing tracing_;

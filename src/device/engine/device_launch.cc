@@ -43,6 +43,7 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o
     RONDO_TRY(
         cuda::check(cuda::driver()->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
                     "cuEventRecordWithFlags"));
+    captured_plans_.insert(item.plan);
     const std::lock_guard lock(watch_mutex_);
     replayed_ = true;
     issuing_ = false;
@@ -58,14 +59,19 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o
   o.deadline_ns = call.deadline_ns;
   o.work = call.work;
   o.plan = item.plan;
-  const std::lock_guard lock(watch_mutex_);
-  if (free_events_.empty()) {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    if (!free_events_.empty()) {
+      o.event = std::move(free_events_.back());
+      free_events_.pop_back();
+    }
+  }
+  // Without the lock: the driver may block here while the stream's queue is full, and the watcher must go on.
+  if (o.event.context() == nullptr) {
     RONDO_TRY_ASSIGN(o.event, cuda::OwnedEvent::make());
-  } else {
-    o.event = std::move(free_events_.back());
-    free_events_.pop_back();
   }
   RONDO_TRY(cuda::record(o.event.get(), stream));
+  const std::lock_guard lock(watch_mutex_);
   outstanding_.push_back(std::move(o));
   issuing_ = false;
   watch_changed_.notify_all();
@@ -191,7 +197,7 @@ DeviceCall DeviceEngine::device_call(const Item& item) {
   const Call& r = *item.call;
   const DevicePlan& plan = *item.plan;
   DeviceCall c{};
-  c.program = plan.main.on_device;
+  c.program = plan.main.on_device.get();
   c.comm = comm_.as<DeviceComm>();
   c.control = reinterpret_cast<DeviceControl*>(control_.on_device());
   c.in = static_cast<const std::byte*>(r.in);
@@ -209,7 +215,7 @@ DeviceCall DeviceEngine::device_call(const Item& item) {
   if (plan.fallback.program == nullptr) return c;
   const cuda::CurrentContext current(transport_.context());
   static_assert(SharedRegions::kNowhere == kRegionNowhere && SharedRegions::kMaxRegions < kRegionNothing);
-  c.fallback = plan.fallback.on_device;
+  c.fallback = plan.fallback.on_device.get();
   c.in_region = r.in_bytes == 0 ? kRegionNothing : transport_.regions().find(r.in, r.in_bytes);
   c.out_region = r.out_bytes == 0 ? kRegionNothing : transport_.regions().find(r.out, r.out_bytes);
   return c;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "device/engine/device_engine.h"
 #include "device/engine/images.h"
 
@@ -82,7 +83,6 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const CallShape& reques
     if (next != found.end()) made->reason += "; next best " + device_planner_.describe(*next);
   }
   made->main.program->reason = made->reason;
-  // A dropped plan's device memory stays, for captured launches, as long as the communicator lives.
   return *plans_.add(std::move(made));
 }
 
@@ -160,9 +160,29 @@ Status DeviceEngine::lower_program(LoweredProgram& to, const DeviceCandidate& ho
   shape.message_bytes = how.message_bytes;
   RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*to.program, shape, ports));
   std::memcpy(static_cast<void*>(&to.header), bytes.data(), sizeof to.header);
-  RONDO_TRY_ASSIGN(const std::byte* const at, transport_.take_memory(bytes.size()));
-  to.on_device = reinterpret_cast<const DeviceProgram*>(at);
-  return put(at, std::span(bytes));
+  RONDO_TRY_ASSIGN(to.on_device, take_program(bytes.size()));
+  return put(reinterpret_cast<const std::byte*>(to.on_device.get()), std::span(bytes));
+}
+
+// A plan keeps its programs until its last launch has ended, so that nothing reads memory that is used again.
+Expected<std::shared_ptr<const DeviceProgram>> DeviceEngine::take_program(uint64_t bytes) {
+  bytes = round_up(bytes, 4096);  // few sizes, so that memory of one program mostly fits another
+  const std::byte* at = nullptr;
+  {
+    const std::lock_guard lock(unused_programs_->mutex);
+    if (const auto it = unused_programs_->by_bytes.find(bytes); it != unused_programs_->by_bytes.end()) {
+      at = it->second;
+      unused_programs_->by_bytes.erase(it);
+    }
+  }
+  if (at == nullptr) {
+    RONDO_TRY_ASSIGN(at, transport_.take_memory(bytes));
+  }
+  return std::shared_ptr<const DeviceProgram>(reinterpret_cast<const DeviceProgram*>(at),
+                                              [unused = unused_programs_, at, bytes](const DeviceProgram*) {
+                                                const std::lock_guard lock(unused->mutex);
+                                                unused->by_bytes.emplace(bytes, at);
+                                              });
 }
 
 // Makes an end ready if the other half is there: in all channels, in the kernel's form.

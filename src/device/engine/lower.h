@@ -50,7 +50,7 @@ Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape
 /// A program, and its form in device memory.
 struct LoweredProgram {
   std::unique_ptr<Program> program;  // nullptr: there is none
-  const DeviceProgram* on_device = nullptr;
+  std::shared_ptr<const DeviceProgram> on_device;
   DeviceProgram header{};  // the host's copy
 };
 

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "device/engine/device_engine.h"
@@ -112,44 +114,6 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   auto orders = play_through(all.programs);
   if (!orders.ok()) return Status(StatusCode::kUnsupported, std::string(orders.status().message()));
   plan.order = std::move((*orders)[static_cast<size_t>(rank_)]);
-  return {};
-}
-
-// Each rank's calls go into one stream, in order. In a group of several ranks each has its own stream, because they
-// wait for one another. These streams are forked from the callers' streams and joined to them.
-Status DeviceEngine::run_streams(std::span<const Item> items) {
-  struct Share {
-    DeviceEngine* engine;
-    std::vector<Item> items;
-    JoinedStreams streams{nullptr};
-  };
-  std::vector<Share> shares;
-  for (const Item& item : items) {
-    auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == item.engine; });
-    if (it == shares.end()) it = shares.insert(it, {item.engine, {}});
-    it->items.push_back(item);
-  }
-  for (Share& s : shares) {
-    cuda::CurrentContext current(s.engine->transport_.context());
-    cuda::OwnedStream& own = s.engine->own_stream_;
-    if (shares.size() > 1 && own.context() == nullptr) {
-      RONDO_TRY_ASSIGN(own, cuda::OwnedStream::make());
-    }
-    s.streams = JoinedStreams(shares.size() > 1 ? own.get() : s.items[0].stream());
-    for (const Item& item : s.items) s.streams.add(item.stream());
-    RONDO_TRY(s.streams.begin());
-  }
-  for (Share& s : shares) {
-    cuda::CurrentContext current(s.engine->transport_.context());
-    const cuda::Stream stream = s.streams.carrier();
-    for (const Item& item : s.items)  // no kernel waits, so this means that the stream has reached the calls
-      if (const cuda::Event told = item.launch_event(); told != nullptr) RONDO_TRY(cuda::record(told, stream));
-    RONDO_TRY(s.engine->issue_calls(s.items, stream));
-  }
-  for (Share& s : shares) {
-    cuda::CurrentContext current(s.engine->transport_.context());
-    RONDO_TRY(s.streams.end());
-  }
   return {};
 }
 
@@ -279,45 +243,114 @@ class DeviceEngine::StreamIssue {
   std::vector<Half> ins_, outs_;           // of the current instruction
 };
 
-// Issues the collectives one after the other, then all messages between two ranks, by distance and then by number in
-// their connection, so that no rank sends more than its peer can have taken (stream_order.h).
-Status DeviceEngine::issue_calls(std::span<const Item> calls, cuda::Stream stream) {
+// One rank's calls on their way into its stream, some instructions at a time: the collectives one after the other, then
+// all messages between two ranks, by distance and then by number in their connection, so that no rank sends more than
+// its peer can have taken (stream_order.h).
+class DeviceEngine::StreamShare {
+ public:
+  explicit StreamShare(DeviceEngine& engine) : e_(engine) {}
+  DeviceEngine& engine() const { return e_; }
+  void add(const Item& call) { calls_.push_back(call); }
+
+  /// `own`: in a stream of the engine's own, forked from the callers' streams.
+  Status begin(bool own) {
+    cuda::CurrentContext current(e_.transport_.context());
+    if (own && e_.own_stream_.context() == nullptr) {
+      RONDO_TRY_ASSIGN(e_.own_stream_, cuda::OwnedStream::make());
+    }
+    streams_ = JoinedStreams(own ? e_.own_stream_.get() : calls_[0].stream());
+    for (const Item& call : calls_) streams_.add(call.stream());
+    RONDO_TRY(streams_.begin());
+    for (const Item& call : calls_)  // no kernel waits, so this means that the stream has reached the calls
+      if (const cuda::Event told = call.launch_event(); told != nullptr)
+        RONDO_TRY(cuda::record(told, streams_.carrier()));
+    arrange();
+    return {};
+  }
+
+  /// Issues the next instructions. Returns false after the last one.
+  Expected<bool> issue_some() {
+    constexpr size_t kAtOnce = 8;  // few of a stream's queue, which holds about a thousand operations
+    if (at_ == parts_.size()) return false;
+    cuda::CurrentContext current(e_.transport_.context());
+    Part& part = parts_[at_];
+    if (!into_) {
+      RONDO_TRY(e_.begin_in(streams_.carrier()));
+      into_.emplace(e_, streams_.carrier());
+    }
+    for (size_t n = 0; n < kAtOnce && next_ < part.items.size(); ++n) RONDO_TRY(into_->add(part.items[next_++]));
+    RONDO_TRY(into_->finish());
+    if (next_ < part.items.size()) return true;
+    for (const Item* call : part.calls) RONDO_TRY(e_.end_in(streams_.carrier(), *call, {}));
+    into_.reset();
+    next_ = 0;
+    return ++at_ < parts_.size();
+  }
+  Status end() {
+    cuda::CurrentContext current(e_.transport_.context());
+    return streams_.end();
+  }
+
+ private:
+  struct Part {
+    std::vector<StreamItem> items;
+    std::vector<const Item*> calls;
+  };
   struct Keyed {
     int distance;
     uint64_t number;
     bool receives;
     StreamItem item;
   };
-  auto issue = [&](std::span<const StreamItem> items) -> Status {
-    RONDO_TRY(begin_in(stream));
-    StreamIssue into(*this, stream);
-    for (const StreamItem& item : items) RONDO_TRY(into.add(item));
-    return into.finish();
-  };
-  std::vector<Keyed> messages;
-  std::map<std::pair<Rank, bool>, uint64_t> numbers;
-  for (const Item& call : calls) {
-    const CallShape& shape = call.call->shape;
-    const bool receives = shape.collective == Collective::kRecv;
-    std::vector<StreamItem> items;
-    for (const StreamStep& step : call.plan->order) {
-      if (is_point_to_point(shape.collective))
-        messages.push_back({distance_of(shape), numbers[{shape.root, receives}]++, receives, {&call, step}});
-      else items.push_back({&call, step});
+  void arrange() {
+    std::vector<Keyed> messages;
+    std::map<std::pair<Rank, bool>, uint64_t> numbers;
+    Part last;
+    for (const Item& call : calls_) {
+      const CallShape& shape = call.call->shape;
+      const bool receives = shape.collective == Collective::kRecv, message = is_point_to_point(shape.collective);
+      Part& part = message ? last : parts_.emplace_back();
+      part.calls.push_back(&call);
+      for (const StreamStep& step : call.plan->order) {
+        if (message)
+          messages.push_back({e_.distance_of(shape), numbers[{shape.root, receives}]++, receives, {&call, step}});
+        else part.items.push_back({&call, step});
+      }
     }
-    if (is_point_to_point(shape.collective)) continue;
-    RONDO_TRY(issue(items));
-    RONDO_TRY(end_in(stream, call, {}));
+    if (last.calls.empty()) return;
+    std::stable_sort(messages.begin(), messages.end(), [](const Keyed& a, const Keyed& b) {
+      return std::tie(a.distance, a.number, a.receives) < std::tie(b.distance, b.number, b.receives);
+    });
+    for (const Keyed& m : messages) last.items.push_back(m.item);
+    parts_.push_back(std::move(last));
   }
-  if (messages.empty()) return {};
-  std::stable_sort(messages.begin(), messages.end(), [](const Keyed& a, const Keyed& b) {
-    return std::tie(a.distance, a.number, a.receives) < std::tie(b.distance, b.number, b.receives);
-  });
-  std::vector<StreamItem> items;
-  for (const Keyed& m : messages) items.push_back(m.item);
-  RONDO_TRY(issue(items));
-  for (const Item& call : calls)
-    if (is_point_to_point(call.call->shape.collective)) RONDO_TRY(end_in(stream, call, {}));
+
+  DeviceEngine& e_;
+  std::vector<Item> calls_;
+  JoinedStreams streams_{nullptr};
+  std::vector<Part> parts_;
+  size_t at_ = 0, next_ = 0;  // part, and instruction in it
+  std::optional<StreamIssue> into_;
+};
+
+// In a group of several ranks each has its own stream, because they wait for one another. Their instructions are issued
+// in turns: the driver blocks this thread while a stream's queue is full, and that stream may wait for another rank.
+Status DeviceEngine::run_streams(std::span<const Item> items) {
+  std::deque<StreamShare> shares;
+  for (const Item& item : items) {
+    const auto it =
+        std::find_if(shares.begin(), shares.end(), [&](const auto& s) { return &s.engine() == item.engine; });
+    (it != shares.end() ? *it : shares.emplace_back(*item.engine)).add(item);
+  }
+  for (StreamShare& s : shares) RONDO_TRY(s.begin(shares.size() > 1));
+  for (bool more = true; more;) {
+    more = false;
+    for (StreamShare& s : shares) {
+      RONDO_TRY_ASSIGN(const bool rest, s.issue_some());
+      more |= rest;
+    }
+  }
+  for (StreamShare& s : shares) RONDO_TRY(s.end());
   return {};
 }
 

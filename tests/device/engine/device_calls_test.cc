@@ -3,6 +3,7 @@
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
+// again with: FAKE_CUDA=operations=16,late,delay_us=50
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -303,6 +304,30 @@ TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
         return second->error();
       },
       options);
+}
+
+// The memory of dropped plans is used again. The plan cache holds 2,048 plans.
+TEST(DeviceCallsTest, AnyNumberOfShapesNeedsBoundedMemory) {
+  on_devices(1, 2, [](Communicator& comm) -> Status {
+    constexpr uint64_t kShapes = 2500;
+    constexpr Op kOps[] = {Op::kMax, Op::kMin, Op::kProd};  // other shapes, with programs of equal sizes
+    Floats a(comm, kShapes);
+    Stream stream;
+    const CallOptions options = stream.options();
+    uint64_t bytes[3];
+    for (int round = 0; round < 3; ++round) {
+      for (uint64_t n = 1; n <= kShapes; ++n)
+        RONDO_TRY(comm.all_reduce(a.data(), a.data(), n, Dtype::kFloat32, kOps[round], &options));
+      stream.wait();
+      bytes[round] = comm.device_bytes();
+    }
+    EXPECT_EQ(bytes[1], bytes[2]);
+    a.set_simple(comm.rank());
+    RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &options));
+    stream.wait();
+    EXPECT_TRUE(a.holds_simple_sum(2));
+    return comm.error();
+  });
 }
 
 // --- failures

@@ -3,6 +3,7 @@
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
+// again with: FAKE_CUDA=operations=16,delay_us=50
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -113,6 +114,39 @@ TEST(DeviceLaunchTest, MoreMessagesThanBlocksOfRanksOfOneThread) {
       EXPECT_EQ(cuda.fake().calls("cuLaunchKernelEx") - before, 5u);  // 10 units for each of 5 ranks, 15 blocks
     }
     messages.clear();
+    while (!comms->empty()) comms->pop_back();
+  }
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+// Calls of one thread's ranks that are longer than a stream's queue are issued in turns. One after the other, the first
+// rank's submission would wait for a rank that has nothing in its stream yet.
+TEST(DeviceLaunchTest, CallsLongerThanAQueueOfRanksOfOneThread) {
+  constexpr int kRanks = 3;
+  constexpr size_t kElems = size_t{6} << 20;  // 8 messages of a stream for each chunk
+  FakeMachine machine = FakeMachine::uniform(1);
+  machine.limits.operations = 64;
+  machine.deadline_s = 10;
+  EmulatedCuda cuda(machine);
+  {
+    auto comms = Communicator::init_all(kRanks, device_config("device_engine = stream"));
+    ASSERT_TRUE(comms.ok()) << comms.status().to_string();
+    use_device(*(*comms)[0]);
+    Stream stream;
+    const CallOptions call = stream.options();
+    std::vector<std::unique_ptr<Floats>> data;
+    for (auto& c : *comms) {
+      data.push_back(std::make_unique<Floats>(*c, kElems));
+      data.back()->set_simple(c->rank());
+    }
+    group_start();
+    for (size_t r = 0; r < kRanks; ++r)
+      ASSERT_TRUE(is_ok((*comms)[r]->all_reduce(data[r]->data(), data[r]->data(), kElems, Dtype::kFloat32, Op::kSum,
+                                                &call)));
+    ASSERT_TRUE(is_ok(group_end()));
+    stream.wait();
+    for (const auto& d : data) EXPECT_TRUE(d->holds_simple_sum(kRanks));
+    data.clear();
     while (!comms->empty()) comms->pop_back();
   }
   EXPECT_EQ(cuda.fake().leaks(), "");

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
+#include <string>
 
 #include "support/fake_cuda/state.h"
 
@@ -109,6 +111,7 @@ State::State(FakeMachine m) : machine(std::move(m)), serial(next_serial()), pid(
   region_end = region + kRegionBytes;
   constexpr uintptr_t kAlign = uintptr_t{2} << 20;
   region_next = (region + kAlign - 1) / kAlign * kAlign;
+  queue_ends.resize(machine.devices.size() * machine.limits.queues);
   for (size_t d = 0; d < machine.devices.size(); ++d) {
     contexts.push_back(std::make_unique<ContextHandle>());
     contexts.back()->device = static_cast<int>(d);
@@ -136,6 +139,23 @@ State::~State() {
 }
 
 }  // namespace fake
+
+FakeLimits FakeLimits::from_env() {
+  FakeLimits limits;
+  const char* const value = std::getenv("FAKE_CUDA");
+  std::istringstream words(value != nullptr ? value : "");
+  for (std::string word; std::getline(words, word, ',');) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const uint32_t number = equals < word.size() ? static_cast<uint32_t>(std::stoul(word.substr(equals + 1))) : 1;
+    if (name == "queues") limits.queues = number;
+    else if (name == "operations") limits.operations = number;
+    else if (name == "late") limits.late = number != 0;
+    else if (name == "delay_us") limits.delay_us = number;
+    else RONDO_CHECK(false);
+  }
+  return limits;
+}
 
 FakeMachine FakeMachine::uniform(int num_devices) {
   FakeMachine m;

@@ -60,6 +60,17 @@ struct FakePeer {
   bool native_atomics = true;
 };
 
+/// Limits of real drivers and devices that the fake has only on request: FAKE_CUDA=queues=2,operations=16,late,
+/// delay_us=50, or some of it.
+struct FakeLimits {
+  uint32_t queues = 0;      // streams share so many hardware queues, in order of creation. In a queue an operation
+                            // begins after the earlier ones have begun; what is no kernel, after they have ended
+  uint32_t operations = 0;  // a submission waits while its stream has so many unfinished operations
+  bool late = false;        // launch-completion events come only when the kernel has ended
+  uint32_t delay_us = 0;    // an operation begins after a random pause of at most this
+  static FakeLimits from_env();
+};
+
 struct FakeMachine {
   std::vector<FakeDevice> devices;
   std::vector<std::vector<FakePeer>> peers;  // [from][to]; empty: every device reaches every other
@@ -67,6 +78,7 @@ struct FakeMachine {
   uint32_t resident_blocks = 0;  // blocks that fit on a device at once; 0: one per multiprocessor
   uint32_t block_threads = 2;    // larger blocks run with this many threads
   double deadline_s = 30;
+  FakeLimits limits = FakeLimits::from_env();
   bool reuse_addresses = false;  // freed addresses are soon reused, as on a device: finds stale tables of addresses
 
   /// n equal devices, on buses 1, 2, ...

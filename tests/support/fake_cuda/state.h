@@ -43,6 +43,8 @@ struct Op {
   Shared<Record> begun;                       // done when the operation has begun
   std::function<void(State&)> launched = {};  // for a graph node: its graph is launched; in a section
   std::vector<std::pair<Shared<cuda::StreamHandle>, uint64_t>> after;  // operations of other streams
+  Shared<Op> ahead;                                                    // in its hardware queue
+  bool has_begun = false;
 };
 
 /// Device, pinned, registered or imported memory.
@@ -97,6 +99,8 @@ struct State {
   std::map<std::string, std::unique_ptr<cuda::FunctionHandle>> functions;
   std::map<cuda::Graph, std::unique_ptr<cuda::GraphHandle>> graphs;
   std::vector<Shared<Capture>> captures;  // active
+  std::vector<Shared<Op>> queue_ends;     // by device and hardware queue
+  uint32_t next_queue = 0;
   std::list<std::thread> threads;         // of streams
   // Threads in a call that waits for streams with the driver's lock, as a driver does (seen with 580.159): a copy to
   // pageable memory, and the loading of a module, which needs an idle context.
@@ -166,6 +170,7 @@ struct ContextHandle {
 struct StreamHandle {
   ContextHandle* context = nullptr;
   bool blocking = false, legacy = false, destroyed = false, started = false;
+  uint32_t hardware_queue = 0;  // of its device
   std::condition_variable work;
   std::deque<testing::fake::Shared<testing::fake::Op>> queue;  // its front is running
   uint64_t submitted = 0, completed = 0;

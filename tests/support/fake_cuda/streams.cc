@@ -2,8 +2,12 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <random>
+#include <thread>
+#include <utility>
 
 #include "support/fake_cuda/state.h"
 
@@ -12,10 +16,21 @@ namespace {
 
 constexpr unsigned kWaitNor = 3, kWaitModeMask = 3;
 
-void run_op(State& st, const Op& op) {
+void set_begun(State& st, Op& op) {
+  const Section section(st.mutex);
+  op.has_begun = true;
+  st.changed.notify_all();
+}
+
+void run_op(State& st, Op& op) {
+  thread_local std::minstd_rand random(std::random_device{}());
+  const FakeLimits& limits = st.machine.limits;
+  if (limits.delay_us != 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % limits.delay_us));
   op.run([&] {
-    if (op.begun) finish(st, *op.begun);
+    if (limits.queues != 0) set_begun(st, op);
+    if (op.begun && !limits.late) finish(st, *op.begun);
   });
+  if (op.begun && limits.late) finish(st, *op.begun);
 }
 
 // Returns whole zero pages of a large block to the kernel, which provides zero pages again. ThreadSanitizer would spend
@@ -44,6 +59,7 @@ void serve(State& st, const Shared<StreamHandle>& s) {
       op = s->queue.front();
       for (const auto& one : op->after)
         st.changed.wait(section.lock(), [&] { return st.stopping || one.first->completed >= one.second; });
+      st.changed.wait(section.lock(), [&] { return st.stopping || op->ahead == nullptr || op->ahead->has_begun; });
       if (st.stopping) return;
     }
     happens_after(op.get());
@@ -53,6 +69,8 @@ void serve(State& st, const Shared<StreamHandle>& s) {
     happens_before(&s->done);
     Section section(st.mutex);
     op->after.clear();
+    op->ahead = nullptr;
+    op->has_begun = true;
     s->queue.pop_front();
     ++s->completed;
     st.changed.notify_all();
@@ -224,8 +242,14 @@ Result submit(Stream stream, Op op, const std::function<void(StreamHandle&)>& lo
     return kSuccess;
   }
   if (r = refuse_implicit(st, *s); r != kSuccess) return r;
+  if (const uint32_t most = st.machine.limits.operations; most != 0)
+    wait_until(st, section, "a submission, for room in its stream,", [&] { return s->queue.size() < most; });
   if (locked) locked(*s);
   order_with_legacy(st, s, *shared);
+  if (const uint32_t queues = st.machine.limits.queues; queues != 0) {
+    Shared<Op>& end = st.queue_ends[static_cast<size_t>(s->context->device) * queues + s->hardware_queue];
+    shared->ahead = std::exchange(end, shared);
+  }
   s->queue.push_back(std::move(shared));
   ++s->submitted;
   if (!s->started) {
@@ -279,6 +303,7 @@ Result fake_stream_create(Stream* stream, unsigned flags, int priority) {
   auto s = make_hidden<StreamHandle>();
   s->context = context;
   s->blocking = (flags & kStreamNonBlocking) == 0;
+  if (const uint32_t queues = st.machine.limits.queues; queues != 0) s->hardware_queue = st.next_queue++ % queues;
   *stream = s.get();
   st.streams.emplace(s.get(), std::move(s));
   return kSuccess;
