@@ -1,13 +1,13 @@
 /* rondo's C ABI.
  *
- * Every function returns a rondo_status; nothing is thrown. rondo_last_error() gives its full sentence: rank, peer,
- * operation, sequence number and the remedy. Function signatures do not change: later features become fields of
- * rondo_call and rondo_config, whose size_bytes must be their size in this release.
+ * Every function that can fail returns a rondo_status; nothing is thrown. rondo_last_error() returns the full text of
+ * the error: rank, peer, operation, sequence number and the remedy. Function signatures do not change: later features
+ * become fields of rondo_call and rondo_config, whose size_bytes must be their size in this release.
  *
  * Thread safety: several threads may use different communicators at once. rondo serialises the calls on one
  * communicator. The caller must make them in the same order on all ranks. rondo_comm_abort may be called from any
- * thread at any time. In a child of fork(), every call on a communicator of the parent returns RONDO_UNSUPPORTED, and
- * rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
+ * thread at any time. In a child of fork(), calls on a communicator of the parent return RONDO_UNSUPPORTED, except
+ * rank, size and destroy. rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
 
@@ -119,11 +119,13 @@ typedef struct rondo_call {
   uint32_t promises;       /* RONDO_PROMISE_* or 0 */
   double deadline_s;       /* 0: the communicator's */
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
-  const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale, one element of the call's accumulator type */
+  const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale: one element, see premul_memory */
   uint64_t tag;            /* shown in traces and errors */
-  rondo_memory premul_memory; /* memory of premul; device memory is read when the call runs, in the input's type */
-  int min_blocks;             /* RONDO_MEMORY_CUDA: least and most thread blocks of the call's launch, up to 1024 and */
-  int max_blocks;             /* within the communicator's limits; 0: those limits. Equal on all ranks */
+  rondo_memory premul_memory; /* host: of the accumulator's type; device: of the input's type, read when the call runs */
+  /* RONDO_MEMORY_CUDA: least and most thread blocks of the call's launch, up to 1024 and within the communicator's
+   * limits; 0: those limits. Equal on all ranks */
+  int min_blocks;
+  int max_blocks;
   void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the call's kernel has begun; NULL: none */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
@@ -154,11 +156,12 @@ RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
 RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
 /* Returns RONDO_OK, or the error that stopped the communicator. Never blocks. */
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
-/* Aborts the communicator. Current and later operations on all ranks return RONDO_ABORTED with this rank's number. Any
- * thread may call it. */
+/* Aborts the communicator. Later operations on all ranks return RONDO_ABORTED, and the error names this rank. A running
+ * operation may still succeed. Any thread may call it. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
-/* Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error, shrink and
- * destroy are accepted. Also returns RONDO_MISMATCH if another rank's last 64 calls differ from this rank's. */
+/* Waits for this rank's outstanding work and returns its first error. Afterwards make no operations; alloc, register,
+ * split and grow fail. On host memory, also returns RONDO_MISMATCH if another rank's last 64 calls differ from this
+ * rank's. */
 RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
 /* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work stays valid and
  * reports the result. */
@@ -189,9 +192,9 @@ RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const r
                                        rondo_comm** larger, const rondo_config* config);
 
 /* The collectives. call may be NULL for defaults. If work is NULL the call blocks. Otherwise it sets *work, which the
- * caller must pass to rondo_work_wait or rondo_work_free. With RONDO_MEMORY_CUDA no call blocks: it returns when it is
- * enqueued in its stream, and rondo_comm_error reports later failures. count_elems may be 0, but all ranks must still
- * make the call. Buffers that a rank does not use may be NULL.
+ * caller must pass to rondo_work_wait or rondo_work_free. With RONDO_MEMORY_CUDA a call returns when it is enqueued in
+ * its stream, and rondo_comm_error reports later failures. The first call of a shape first waits for the other ranks to
+ * connect. count_elems may be 0, but all ranks must still make the call. Buffers that a rank does not use may be NULL.
  *
  * A call is in place if the buffers overlap in this way. Other overlaps are refused.
  *
@@ -267,8 +270,9 @@ RONDO_API rondo_status rondo_work_test(rondo_work* work);
 RONDO_API rondo_status rondo_work_free(rondo_work* work);
 
 /* start begins a group: it collects the operations that this thread issues on any communicators and ranks of this
- * process. end runs them as one batch in any order. An operation must not use another one's output. With work == NULL
- * an operation of a group is done when rondo_group_end returns. Groups nest. The outermost end runs all operations. */
+ * process. end runs them as one batch in any order. An operation must not use another one's output. With work == NULL,
+ * when rondo_group_end returns, an operation on host memory is done and one on devices is enqueued. Groups nest. The
+ * outermost end runs all operations. */
 RONDO_API rondo_status rondo_group_start(void);
 RONDO_API rondo_status rondo_group_end(void);
 
