@@ -259,7 +259,8 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Writes a message into header lines, without their flags. Each line has its own part of the message.
+// Moves one Inline message: combines the sources line by line, and stores the result in dst and in the lines to send,
+// without their flags.
 void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const Program& p = *op.program;
   const std::byte* src = own_source(op, s, skip);

@@ -1,7 +1,8 @@
 // OperationQueue: the ordered queue of operations of a rank's communicator, and its driver role.
 //
-// Only the thread with the driver role (drive/leave) may plan, admit and step operations. A blocking call or a
-// Work::wait takes the role until its operation is done. The progress thread takes it only while no thread waits.
+// Only the thread with the driver role (drive/leave) may plan, admit and step operations. A lone blocking call keeps
+// the role until it is done. Other waiting threads take it for each pass. The progress thread takes it only while no
+// thread waits.
 //
 // Operations start in order. They have a number in this order. Sends and receives have numbers of their own, because
 // they are not part of the order that all ranks share. An operation may start while earlier ones run, if none of them

@@ -2,8 +2,8 @@
 //
 // The thread calls idle() when nothing moved. idle() first pauses, because a cache line may be in transit. Then it
 // yields the core, because ranks often outnumber cores and the peer may need it. After a long time it sleeps on a futex
-// for a bounded time. About once a millisecond it calls its WaitObserver, which checks abort flags, the deadline, lost
-// peers and mismatches. Therefore every such wait has a deadline, and the fast path reads no clock.
+// for a bounded time. It asks its WaitObserver for an abort at every yield, and for the deadline, lost peers and
+// mismatches about once a millisecond. Therefore every such wait has a deadline, and the fast path reads no clock.
 //
 // Waking: a thread sets the `asleep` word of its Doorbell before it sleeps. A rank that posts a message or finishes one
 // checks the word of the affected rank and wakes it (ring). There is no fence between post and check. Therefore a
