@@ -121,7 +121,7 @@ typedef struct rondo_call {
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale: one element, see premul_memory */
   uint64_t tag;            /* shown in traces and errors */
-  rondo_memory premul_memory; /* host: of the accumulator's type; device: of the input's type, read when the call runs */
+  rondo_memory premul_memory; /* host: accumulator's type; device: input's type, read when the call runs */
   /* RONDO_MEMORY_CUDA: least and most thread blocks of the call's launch, up to 1024 and within the communicator's
    * limits; 0: those limits. Equal on all ranks */
   int min_blocks;
