@@ -291,7 +291,7 @@ RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
 RONDO_API rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes);
 RONDO_API rondo_status rondo_deregister(rondo_comm* comm, void* ptr);
 
-/* Writes the plan of such a call and the reason as one line, at most capacity bytes with the final 0. */
+/* Writes, as one line, the plan that such a call would get, and why: at most capacity bytes with the final 0. */
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
 
