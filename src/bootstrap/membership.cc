@@ -1,17 +1,16 @@
-// Forwards membership events to ranks that cannot see them. If the mesh is not full, a rank sees only the ends of its
-// neighbours. Therefore ranks forward these events:
+// Forwards membership events to ranks that cannot see them. If the mesh is not full, a rank sees only its neighbours
+// leave or die. Therefore ranks forward these events:
 //
 //   lost   a flood: a rank that learns of a loss sends it once to all its neighbours
 //   left   two steps: the neighbours of the rank that leaves each send it to some of theirs, so that each rank gets it
 //          once. In the grid of bootstrap/mesh_plan.h, X leaves:
 //
-//             G --- T  .         F, in X's row, sends it to its column, here to T. If the grid has no F, or F has left
-//             |     |  .         or died, G, in X's column, sends it to its row instead. If F and G are both gone, T
-//             X --- F  .         gets nothing, but it has seen both of them end. If F leaves at the same moment as X, T
-//                                gets nothing either.
+//             G --- T  .         F (X's row, T's column) tells T. If there is no F, or F has left or died, G
+//             |     |  .         (X's column, T's row) tells T. If both are gone, T gets nothing, but it has seen both
+//             X --- F  .         end. If F leaves at the same moment as X, T gets nothing either.
 //
 //   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
-//          or if its place is smaller than all before
+//          or if it concerns an earlier call than all before
 //   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
 //          neighbours
 //

@@ -100,7 +100,7 @@ class OperationQueue {
   void fail(const Status& status, const Status& cause);
   void fail(const Status& status) { fail(status, status); }
   /// Checks for an abort, a mismatch, a lost peer and the end of the deadline. Fails the queue if it finds one. Call it
-  /// about once a millisecond during a long wait.
+  /// about once a millisecond during a long wait. waited_ns: time since the caller last moved.
   void diagnose(uint64_t waited_ns);
   /// Returns the running operations and the visible state of the other ranks. `lanes`: true if the caller drives.
   /// Otherwise the record does not contain the running operations, because they may end at any moment.

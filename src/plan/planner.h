@@ -26,7 +26,7 @@ namespace rondo {
 struct HostFacts {
   int ranks_per_core = 1;           // rounded up
   bool hosts_pretended = false;     // plans are made for other hosts than the real ones (RONDO_HOSTS)
-  bool hosts_share_cores = false;   // hosts share cores, and ranks outnumber them: while one works another waits
+  bool hosts_share_cores = false;   // hosts share cores, and there are more ranks than cores
   bool hosts_share_kernel = false;  // all hosts share a kernel: it copies their link's data on the ranks' own cores
 };
 /// Agreed when the communicator is made: rank 0's settings and measured constants.
@@ -108,8 +108,8 @@ class Planner {
   bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
   bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
   std::string why_none(const CallShape& request, std::string_view demanded) const;
-  /// The sizes of a call in bytes on the wire: S (the larger of its two buffers), and the longest chunk. chunk()
-  /// returns the longest chunk of an algorithm whose chunks are that share of S.
+  /// The sizes of a call in bytes on the wire: S (the larger of its two buffers), and the longest chunk. chunk(share)
+  /// returns the length of the longest chunk of an algorithm; `share` is its part of S.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
     double user = 0;             // S in the callers' types, if these differ from the wire type

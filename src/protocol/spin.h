@@ -55,7 +55,7 @@ inline void cpu_pause() {
 class WaitObserver {
  public:
   virtual bool urgent() = 0;                     // at every yield, must be cheap: true ends the wait (an abort flag)
-  virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: true ends the wait
+  virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: checks the deadline, true ends the wait
   virtual void oversubscribed() {}               // after some number of yields while ranks are oversubscribed
  protected:
   ~WaitObserver() = default;

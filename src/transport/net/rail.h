@@ -100,7 +100,7 @@ class Rail {
   /// Counts a message to `to` as pending, or no longer.
   void begin_pending(Rank to) { ++pending_, ++peers_[static_cast<size_t>(to)].pending; }
   void end_pending(Rank to) { --pending_, --peers_[static_cast<size_t>(to)].pending; }
-  /// Returns a zero-copy send, if there is one, as a movement of this rail.
+  /// If zero_copy is not null, returns it to the engine and counts it as progress.
   void give_back(ZeroCopySend* zero_copy);
   /// The peer is lost from now on. The first reason counts; without one, losses() does not report it.
   void lose(Rank r, std::string_view how);

@@ -9,7 +9,7 @@
 // message.
 //
 // A message is sent from the ring and stays there until its credit arrives. One credit serves several messages
-// (tell_in_time). If nothing else moves, all of them are sent: a writer may wait for any of them, because they show the
+// (tell_in_time). If nothing else moves, the reader sends all credits, because a writer may wait for any: they show the
 // free space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
