@@ -13,9 +13,8 @@
 // last place if the input type has enough bits, so that only rounding to nearest gives the right result. A result is
 // rounded from the accumulator to the wire type if several ranks get it, then to the output type (rondo/types.h,
 // row_index). The pattern repeats after kPeriodElems elements, a prime, so that shifted chunks are noticed. Comparison
-// runs at memory speed. Uses 64-bit integers and doubles, and shares only the formats (kernels/float_formats.h) with the
-// kernels.
-// Thread safety: none; each rank has its own.
+// runs at memory speed. Uses 64-bit integers and doubles, and shares only the formats (kernels/float_formats.h) with
+// the kernels. Thread safety: none; each rank has its own.
 #pragma once
 
 #include <cstdint>

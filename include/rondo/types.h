@@ -18,8 +18,8 @@ using Rank = int32_t;
 enum class NumberKind : uint8_t { kSigned, kUnsigned, kFloat };
 
 // X(enumerator, value, name, bytes, accumulator, kind). The values are those of ncclDataType_t, so a cast converts
-// them. Floats of 8 and 16 bits are added and multiplied in fp32, and rounded once per instruction. Their formats are in
-// src/kernels/float_formats.h.
+// them. Floats of 8 and 16 bits are added and multiplied in fp32, and rounded once per instruction. Their formats are
+// in src/kernels/float_formats.h.
 #define RONDO_DTYPES(X)                               \
   X(kInt8, 0, "int8", 1, kInt8, kSigned)              \
   X(kUint8, 1, "uint8", 1, kUint8, kUnsigned)         \

@@ -66,8 +66,8 @@ Expected<T> read_outcome(std::string_view bytes, size_t rank) {
   return message;
 }
 
-/// Collective: tells all ranks this rank's outcome. gather(bytes, &all) exchanges bytes. Returns all messages by rank, or
-/// the error of the first rank that has one: equal on all ranks.
+/// Collective: tells all ranks this rank's outcome. gather(bytes, &all) exchanges bytes. Returns all messages by rank,
+/// or the error of the first rank that has one: equal on all ranks.
 template <class T, class Gather>
 Expected<std::vector<T>> exchange_outcomes(const Expected<T>& mine, const Gather& gather) {
   std::vector<std::string> all;

@@ -55,8 +55,8 @@ class NoSignals {
   sigset_t before_;
 };
 
-/// Runs task(0) .. task(num - 1) at the same time: the first on this thread, the others on threads of their own. Returns
-/// the first error, also that of a thread that cannot be started (`what`).
+/// Runs task(0) .. task(num - 1) at the same time: the first on this thread, the others on threads of their own.
+/// Returns the first error, also that of a thread that cannot be started (`what`).
 Status run_concurrently(std::string_view what, size_t num, const std::function<Status(size_t)>& task);
 
 }  // namespace rondo

@@ -39,8 +39,8 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
 
 namespace {
 
-// The properties of the devices and links, equal on all ranks. Errors: kUnsupported (the interpreter between processes of
-// a device).
+// The properties of the devices and links, equal on all ranks. Errors: kUnsupported (the interpreter between processes
+// of a device).
 Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view engine) {
   DeviceWorld world;
   world.layout = t.layout();

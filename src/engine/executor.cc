@@ -280,8 +280,8 @@ void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t sk
   }
 }
 
-// Moves a message: combines the step's own data and the received messages, stores the result, and sends it on. Data that
-// is in a buffer after the step may be sent from there.
+// Moves a message: combines the step's own data and the received messages, stores the result, and sends it on. Data
+// that is in a buffer after the step may be sent from there.
 bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
   const Program& p = *op.program;
   const uint32_t fingerprint = op.fingerprint(s);

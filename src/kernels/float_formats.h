@@ -1,5 +1,5 @@
-// The formats of floats of 8 and 16 bits, one line for each. The CPU kernels, the CUDA kernels, the conversion of NCCL's
-// scales and the data of `rondo perf` read them.
+// The formats of floats of 8 and 16 bits, one line for each. The CPU kernels, the CUDA kernels, the conversion of
+// NCCL's scales and the data of `rondo perf` read them.
 //
 // Kernels round to nearest, ties to even, and keep subnormals on both sides. A NaN is stored as the canonical one.
 //   fp16, bf16  overflow gives infinity.

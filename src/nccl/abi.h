@@ -216,8 +216,8 @@ typedef struct {
 
 }  // extern "C"
 
-// C(X, name, parameters, root, op): the collectives. Each has two forms, without and with a config, and the communicator
-// and the stream as further parameters. root, op: those parameters, or the values of a call without them.
+// C(X, name, parameters, root, op): the collectives. Each has two forms, without and with a config, and the
+// communicator and the stream as further parameters. root, op: those parameters, or the values of a call without them.
 #define RONDO_NCCL_COLLECTIVES(C, X)                                                                               \
   C(X, AllReduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op), 0, op)           \
   C(X, Reduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root), root, op) \

@@ -31,8 +31,8 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& config);
 /// leading ^ excludes them. NCCL names without an equivalent select none. Errors: kInvalidArgument (unknown name).
 Expected<std::vector<std::string>> selected_algorithms(const std::string& selection, Collective collective);
 
-/// The selected algorithm with the least forecast, equal on all ranks. nullptr means a free choice: nothing is selected,
-/// or nothing fits and force_selection is off. Errors: kInvalidArgument.
+/// The selected algorithm with the least forecast, equal on all ranks. nullptr means a free choice: nothing is
+/// selected, or nothing fits and force_selection is off. Errors: kInvalidArgument.
 Expected<const Algorithm*> choose_algorithm(CommunicatorImpl& impl, const CallConfig& config, CallShape shape);
 
 }  // namespace rondo::nccl

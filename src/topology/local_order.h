@@ -24,8 +24,8 @@ struct LocalOrder {
 /// Returns nothing if the order has no benefit: all ranks are equally near, or every group has one rank; or the ring
 /// enters a group twice, which is possible if nearness is not a tree. O(ring_order).
 std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const Placement> places);
-/// `masks`: one per rank. A rank's place is its first CPU's. Also returns nothing if a rank may run on several packages,
-/// or on no CPU of this host.
+/// `masks`: one per rank. A rank's place is its first CPU's. Also returns nothing if a rank may run on several
+/// packages, or on no CPU of this host.
 std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const cpu_set_t> masks);
 
 }  // namespace rondo

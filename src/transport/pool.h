@@ -1,5 +1,6 @@
 // StagingPool: the staging memory of a process. All communicators of the process share it. RONDO_POOL_BYTES limits the
-// bytes that they use together. The pool reserves address space; a page takes memory only after data were written to it.
+// bytes that they use together. The pool reserves address space; a page takes memory only after data were written to
+// it.
 //
 //   offset 0        small_bytes                                        size
 //   | headers, directories, lines | data rings, in blocks of 2 MiB that can be huge pages |

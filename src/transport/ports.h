@@ -36,8 +36,8 @@ struct WritePort {
   bool room_for(uint32_t steps, uint32_t ring_bytes, uint32_t lap_bytes) {
     return ring_bytes == 0 ? fifo.room(steps) : fifo.room_for(ring_bytes, lap_bytes);
   }
-  /// Chooses where the next message is. Returns its place in the ring; nullptr if it stays at `data`, which must then be
-  /// complete before PortTable::post_data. `data` is nullptr if it cannot stay. `adds`: the readers add the message.
+  /// Chooses where the next message is. Returns its place in the ring; nullptr if it stays at `data`, which must then
+  /// be complete before PortTable::post_data. `data` is nullptr if it cannot stay. `adds`: the readers add the message.
   std::byte* place(const std::byte* data, uint32_t bytes, bool adds) {
     constexpr uint32_t kLeastPulledBytes = 32 * 1024;  // copying shorter ones is faster
     // A pull is faster only for sums. Readers of a gather copy the data anyway, and write it far from their caches.

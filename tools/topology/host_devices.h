@@ -72,9 +72,9 @@ struct DevicePlacement : Placement {
   int nic = -1;  // the nearest, see below
 };
 
-/// By rank. `gpus`: one per rank; empty: no GPUs. The NIC is an RDMA device, if there are any: the one with the shortest
-/// PCI path to the rank's GPU, else on the core's NUMA node, else in its package; among equals the one with the fewest
-/// ranks. Errors: those of place_ranks; kInvalidArgument (a nonexistent GPU). O(ranks * NICs + PUs).
+/// By rank. `gpus`: one per rank; empty: no GPUs. The NIC is an RDMA device, if there are any: the one with the
+/// shortest PCI path to the rank's GPU, else on the core's NUMA node, else in its package; among equals the one with
+/// the fewest ranks. Errors: those of place_ranks; kInvalidArgument (a nonexistent GPU). O(ranks * NICs + PUs).
 Expected<std::vector<DevicePlacement>> place_ranks_and_devices(const HostWithDevices& host, int num_ranks,
                                                                std::span<const int> gpus = {});
 /// The order of ranks with these places (local_order.h).

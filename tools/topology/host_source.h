@@ -21,8 +21,8 @@ struct HostSource {
   std::string text = {};  // kXml: the file's contents; kSynthetic: the description
 };
 
-/// The processors as from read_processors (host_reader.h), and the devices. Errors: kInvalidArgument naming the fault in
-/// the text, kUnsupported, kSystem.
+/// The processors as from read_processors (host_reader.h), and the devices. Errors: kInvalidArgument naming the fault
+/// in the text, kUnsupported, kSystem.
 Expected<HostWithDevices> read_host(const HostSource& source);
 /// hwloc's XML of the source, which read_host can read back. Errors as read_host.
 Expected<std::string> host_xml(const HostSource& source);

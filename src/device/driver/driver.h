@@ -5,8 +5,8 @@
 // driver() is the process's table: libcuda.so.1, opened at the first call. If it is missing, why_no_driver() gives the
 // reason. Tests replace the table (set_driver): tests/support/fake_cuda implements fake devices on the host.
 //
-// Types equal the driver's in size and meaning; tests/device/driver/driver_abi.cu compares them with NVIDIA's header. Thread
-// safety: driver() and why_no_driver() from any thread; set_driver before the first communicator.
+// Types equal the driver's in size and meaning; tests/device/driver/driver_abi.cu compares them with NVIDIA's header.
+// Thread safety: driver() and why_no_driver() from any thread; set_driver before the first communicator.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,8 @@
 namespace rondo {
 namespace {
 
-// A rank's half of a connection on its status page. kInbox: lines and data, made by the reader. kOutbox: counters, made by
-// the writer, or all of a multicast. kStream: slots of the stream engine, made by the reader.
+// A rank's half of a connection on its status page. kInbox: lines and data, made by the reader. kOutbox: counters, made
+// by the writer, or all of a multicast. kStream: slots of the stream engine, made by the reader.
 enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
 
 uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other) {

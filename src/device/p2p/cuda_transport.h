@@ -2,10 +2,10 @@
 // different ones. The communicator's host transport still carries status pages, aborts and deaths.
 //
 // layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
-// first use, in their own staging memory, and each publishes its half on its status page. The connection is ready when each
-// has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is already
-// mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If that
-// fails for a pair, or the topology forbids it, the pair uses pinned host memory.
+// first use, in their own staging memory, and each publishes its half on its status page. The connection is ready when
+// each has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is
+// already mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If
+// that fails for a pair, or the topology forbids it, the pair uses pinned host memory.
 //
 // With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
 // and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory

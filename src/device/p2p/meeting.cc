@@ -1,5 +1,5 @@
-// Connects the devices of a communicator: every rank announces its device and its status page and tests its links. Then all
-// ranks agree on the links by the results of both ends.
+// Connects the devices of a communicator: every rank announces its device and its status page and tests its links. Then
+// all ranks agree on the links by the results of both ends.
 #include <fmt/format.h>
 
 #include <algorithm>

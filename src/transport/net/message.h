@@ -29,8 +29,8 @@ enum class MessageKind : uint8_t {
 /// Kinds with data too long for an extra copy. They have a line, whether it is used or not.
 constexpr bool has_line(MessageKind k) { return k == MessageKind::kData || k == MessageKind::kSlot; }
 
-/// Precedes every message. One layout on all hosts: ranks are of one build, whose version the handshake checks. It fills
-/// a cache line, so that data keep their alignment and copies are faster.
+/// Precedes every message. One layout on all hosts: ranks are of one build, whose version the handshake checks. It
+/// fills a cache line, so that data keep their alignment and copies are faster.
 struct Header {
   uint64_t session = 0;  // of the communicator; messages of other sessions are dropped
   uint64_t step = 0;

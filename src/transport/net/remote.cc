@@ -36,10 +36,10 @@ void fields(C& c, Hello& h) {
   c(h.shares_memory, h.pool_bytes, h.session, h.key, h.address);
 }
 
-// Some networks get the longest possible messages. If ranks share memory, they pass messages on there; without zero-copy
-// sends these go through rings that should stay in a core's cache. Long messages are used only if the pool holds the
-// rings to and from all peers eight times. With several rails the last message travels while the other rails are idle,
-// and should not be long.
+// Some networks get the longest possible messages. If ranks share memory, they pass messages on there; without
+// zero-copy sends these go through rings that should stay in a core's cache. Long messages are used only if the pool
+// holds the rings to and from all peers eight times. With several rails the last message travels while the other rails
+// are idle, and should not be long.
 uint32_t longest_message(const Network& network, size_t num_rails, const std::vector<Hello>& ranks,
                          bool all_zero_copy) {
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongAloneBytes;

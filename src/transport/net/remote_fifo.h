@@ -13,8 +13,8 @@
 // free space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
-// the others pass through the ring (protocol/zero_copy.h). A multicast FIFO has a replica for each reader. For a proxied
-// connection (transport/proxy.h) both ends provide the memory.
+// the others pass through the ring (protocol/zero_copy.h). A multicast FIFO has a replica for each reader. For a
+// proxied connection (transport/proxy.h) both ends provide the memory.
 //
 // Thread safety: open_*, carry, arrived under the owner's lock. The FIFOs' memory: as the protocol requires.
 #pragma once
