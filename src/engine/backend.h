@@ -41,8 +41,8 @@ class Backend {
   virtual Status wait(WorkState& work) = 0;
   /// Waits until all calls have ended. Returns the first error.
   virtual Status drain() = 0;
-  /// Ends this rank's calls. `ended` is the status of the earlier calls. Returns it, or (host memory) kMismatch if another
-  /// rank's last calls differ from this rank's.
+  /// Ends this rank's calls. `ended` is the status of the earlier calls. Returns it, or (host memory) kMismatch if
+  /// another rank's last calls differ from this rank's.
   virtual Status finish(Status ended) = 0;
   /// Returns ok, or the error after which the communicator refuses work. Never blocks.
   virtual Status error() = 0;
