@@ -159,9 +159,8 @@ RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
 /* Aborts the communicator. Later operations on all ranks return RONDO_ABORTED, and the error names this rank. A running
  * operation may still succeed. Any thread may call it. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
-/* Waits for this rank's outstanding work and returns its first error. Afterwards make no operations; alloc, register,
- * split and grow fail. On host memory, also returns RONDO_MISMATCH if another rank's last 64 calls differ from this
- * rank's. */
+/* Waits for this rank's outstanding work and returns its first error. Afterwards operations, alloc, register, split and
+ * grow fail. On host memory, also returns RONDO_MISMATCH if another rank's last 64 calls differ from this rank's. */
 RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
 /* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work stays valid and
  * reports the result. */

@@ -164,6 +164,8 @@ inline Status CommunicatorImpl::check_buffers(Call& c) const {
 Status CommunicatorImpl::check(Call& c) {
   if (!is_of_this_process()) [[unlikely]]
     return check_process();
+  if (finalized_) [[unlikely]]
+    return ready();
   CallShape& s = c.shape;
   c.backend = backend_;
   if (c.deadline_ns == 0) [[likely]]

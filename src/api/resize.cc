@@ -51,9 +51,9 @@ Status CommunicatorImpl::interrupted() const {
 }
 
 Status CommunicatorImpl::ready() {
-  return finalized_
-             ? Status(StatusCode::kInvalidArgument, fmt::format("rank {}: the communicator was finalized", rank_))
-             : error();
+  if (!finalized_) return error();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_));
 }
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
@@ -178,8 +178,7 @@ Status CommunicatorImpl::finalize() {
   if (!queue_.has_failed()) {
     finalized_ = true;
     tracing_->finish();  // the following fail() is not a failure and must not be recorded
-    queue_.fail(Status(StatusCode::kInvalidArgument,
-                       fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_)));
+    queue_.fail(ready());
   }
   return s;
 }

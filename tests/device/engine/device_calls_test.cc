@@ -345,6 +345,21 @@ TEST(DeviceCallsTest, MisalignedMemoryIsRefusedByName) {
   });
 }
 
+TEST(DeviceCallsTest, AFinalizedCommunicatorTakesNoCalls) {
+  on_devices(1, 2, [](Communicator& comm) -> Status {
+    Floats a(comm, 100);
+    a.set_simple(comm.rank());
+    Stream stream;
+    const CallOptions options = stream.options();
+    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options));
+    RONDO_TRY(comm.finalize());
+    EXPECT_TRUE(a.holds_simple_sum(2));
+    EXPECT_TRUE(fails_with(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options),
+                           StatusCode::kInvalidArgument, {"rank " + std::to_string(comm.rank()), "was finalized"}));
+    return Status();
+  });
+}
+
 TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
   on_devices(1, 2, [](Communicator& comm) -> Status {
     std::vector<float> on_host(10);
