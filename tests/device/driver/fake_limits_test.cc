@@ -26,7 +26,12 @@ class FakeLimitsTest : public ::testing::Test {
     ASSERT_EQ(driver()->context_set_current(context_.get()), kSuccess);
     word_ = std::move(*PinnedMemory::make(4));
     *word_.as<uint32_t>() = 0;
-    for (OwnedStream& s : streams_) s = std::move(*OwnedStream::make());
+    for (int s = 0; s < 2; ++s) {
+      streams_[s] = std::move(*OwnedStream::make());
+      Look first;  // starts the stream's thread
+      look(s, first);
+      ASSERT_EQ(driver()->stream_synchronize(streams_[s].get()), kSuccess);
+    }
   }
   void finish() {
     for (OwnedStream& s : streams_) {
@@ -49,6 +54,10 @@ class FakeLimitsTest : public ::testing::Test {
   }
   void let_go() { std::atomic_ref(*word()).store(1); }
   uint32_t* word() { return word_.as<uint32_t>(); }
+  // Gives other threads the time to do what they should not.
+  static void give_time() {
+    for (int i = 0; i < 100; ++i) std::this_thread::yield();
+  }
   // A host function that stores the word as it sees it.
   struct Look {
     uint32_t* word;
@@ -95,7 +104,7 @@ TEST_F(FakeLimitsTest, StreamsOfOneQueueHoldEachOtherUp) {
     Look second;
     hold(0);
     look(1, second);
-    std::this_thread::yield();
+    give_time();
     let_go();
     finish();
     ASSERT_EQ(second.seen, 1) << "round " << round;
@@ -114,7 +123,7 @@ TEST_F(FakeLimitsTest, ASubmissionWaitsForRoom) {
       look(0, looks[1]);
       at_return = static_cast<int>(std::atomic_ref(*word()).load());
     });
-    std::this_thread::yield();
+    give_time();
     let_go();
     third.join();
     finish();
