@@ -1,9 +1,6 @@
-// The fake CUDA driver, through rondo's table: memory, streams, events, kernels, errors.
+// The fake CUDA driver, through rondo's table: streams, events, kernels, errors.
 // labels: unit tsan
 // timeout: 120
-#include <gtest/gtest.h>
-#include <sched.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -12,270 +9,14 @@
 #include <vector>
 
 #include "device/driver/add_kernel.h"
-#include "device/driver/handles.h"
-#include "support/fake_cuda/fake_cuda.h"
+#include "device/driver/fake_cuda_fixture.h"
 
 namespace rondo::testing {
 namespace {
 
-using namespace rondo::cuda;
+class FakeDriver : public Fake {};
 
-// The driver's functions, with the first device's context current.
-class Fake : public ::testing::Test {
- protected:
-  void start(FakeMachine machine = FakeMachine::uniform(2)) {
-    cuda_ = std::make_unique<FakeCuda>(std::move(machine));
-    d = driver();
-    for (int i = 0; i < count(); ++i) {
-      Context c;
-      ASSERT_EQ(d->primary_context_retain(&c, i), kSuccess);
-      contexts.push_back(c);
-    }
-    ASSERT_EQ(d->context_set_current(contexts[0]), kSuccess);
-  }
-  void TearDown() override {
-    if (cuda_ == nullptr) return;
-    for (int i = 0; i < count(); ++i) EXPECT_EQ(d->primary_context_release(i), kSuccess);
-    EXPECT_EQ(cuda_->leaks(), "");
-    cuda_.reset();
-  }
-  int count() const {
-    int n = 0;
-    EXPECT_EQ(d->device_count(&n), kSuccess);
-    return n;
-  }
-  DevicePtr alloc(size_t bytes) {
-    DevicePtr p = 0;
-    EXPECT_EQ(d->mem_alloc(&p, bytes), kSuccess);
-    return p;
-  }
-  Stream stream(unsigned flags = kStreamNonBlocking) {
-    Stream s = nullptr;
-    EXPECT_EQ(d->stream_create(&s, flags, 0), kSuccess);
-    return s;
-  }
-  Event event(unsigned flags = kEventDisableTiming) {
-    Event e = nullptr;
-    EXPECT_EQ(d->event_create(&e, flags), kSuccess);
-    return e;
-  }
-  Function function(const char* name) {
-    if (module_ == nullptr) {
-      EXPECT_EQ(d->module_load_data(&module_, "image"), kSuccess);
-    }
-    Function f = nullptr;
-    EXPECT_EQ(d->module_get_function(&f, module_, name), kSuccess);
-    return f;
-  }
-  void unload() { EXPECT_EQ(d->module_unload(std::exchange(module_, nullptr)), kSuccess); }
-  template <class Args>
-  Result launch(Function f, Stream s, unsigned grid, Args args, std::vector<LaunchAttribute> attributes = {}) {
-    LaunchConfig config{grid, 1, 1, 128, 1, 1, 0, s, attributes.data(), static_cast<unsigned>(attributes.size())};
-    void* params[] = {&args};
-    return d->launch_kernel(&config, f, params, nullptr);
-  }
-  static BatchMemOp mem_op(int kind, DevicePtr at, uint32_t value, unsigned flags = 0) {
-    BatchMemOp op;
-    std::memset(&op, 0, sizeof op);
-    op.value.operation = kind;
-    op.value.address = at;
-    op.value.value = value;
-    op.value.flags = flags;
-    return op;
-  }
-
-  std::unique_ptr<FakeCuda> cuda_;
-  const Driver* d = nullptr;
-  std::vector<Context> contexts;
-  Module module_ = nullptr;
-};
-
-// A word that a kernel waits for, and one that it sets first.
-struct Meeting {
-  std::atomic<int>* arrived;
-  std::atomic<int>* wanted;
-  int until;
-};
-void meet(const void* args, uint32_t grid, uint32_t) {
-  const auto* m = static_cast<const Meeting*>(args);
-  m->arrived->fetch_add(static_cast<int>(grid));
-  while (m->wanted->load() < m->until) sched_yield();
-}
-
-TEST_F(Fake, DevicesAreWhatTheMachineSays) {
-  FakeMachine m = FakeMachine::uniform(3);
-  m.devices[1].name = "NVIDIA H100";
-  m.devices[1].attributes[kAttrMemoryClockRate] = 7;
-  m.peers.assign(3, std::vector<FakePeer>(3));
-  m.peers[0][2].access = false;
-  start(m);
-  EXPECT_EQ(why_no_driver(), "");
-  char name[64], bus[16];
-  ASSERT_EQ(d->device_name(name, sizeof name, 1), kSuccess);
-  EXPECT_STREQ(name, "NVIDIA H100");
-  ASSERT_EQ(d->device_pci_bus_id(bus, sizeof bus, 2), kSuccess);
-  EXPECT_STREQ(bus, "0000:03:00.0");
-  int value = 0;
-  ASSERT_EQ(d->device_attribute(&value, kAttrMemoryClockRate, 1), kSuccess);
-  EXPECT_EQ(value, 7);
-  ASSERT_EQ(d->device_attribute(&value, kAttrMultiprocessorCount, 1), kSuccess);
-  EXPECT_EQ(value, 132);
-  Uuid a, b;
-  ASSERT_EQ(d->device_uuid(&a, 0), kSuccess);
-  ASSERT_EQ(d->device_uuid(&b, 1), kSuccess);
-  EXPECT_NE(std::memcmp(&a, &b, sizeof a), 0);
-  int can = -1;
-  ASSERT_EQ(d->device_can_access_peer(&can, 0, 2), kSuccess);
-  EXPECT_EQ(can, 0);
-  ASSERT_EQ(d->device_can_access_peer(&can, 2, 0), kSuccess);
-  EXPECT_EQ(can, 1);
-  EXPECT_EQ(d->device_get(&can, 3), kErrorInvalidDevice);
-  EXPECT_EQ(d->context_enable_peer_access(contexts[2], 0), kErrorPeerAccessUnsupported);
-  EXPECT_EQ(d->context_enable_peer_access(contexts[1], 0), kSuccess);
-  EXPECT_EQ(d->context_enable_peer_access(contexts[1], 0), kErrorPeerAccessAlreadyEnabled);
-  EXPECT_EQ(std::string(check(kErrorPeerAccessUnsupported, "cuX").message()),
-            "cuX: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED (217: peer access is not supported between these two devices)");
-}
-
-TEST_F(Fake, CurrentContextIsOfTheThreadAndPutBack) {
-  start();
-  {
-    const CurrentContext second(contexts[1]);
-    Device device = -1;
-    ASSERT_EQ(d->context_get_device(&device), kSuccess);
-    EXPECT_EQ(device, 1);
-  }
-  Context now = nullptr;
-  ASSERT_EQ(d->context_get_current(&now), kSuccess);
-  EXPECT_EQ(now, contexts[0]);
-  std::thread([&] {
-    Context none = contexts[0];
-    EXPECT_EQ(d->context_get_current(&none), kSuccess);
-    EXPECT_EQ(none, nullptr);
-    DevicePtr p = 0;
-    EXPECT_EQ(d->mem_alloc(&p, 16), kErrorInvalidContext);
-    EXPECT_EQ(OwnedStream::make().status().message(), "no CUDA context is current in this thread");
-  }).join();
-}
-
-TEST_F(Fake, AddressesAreKnownByTheirAllocation) {
-  start();
-  const DevicePtr small = alloc(1000), other = alloc(8), large = alloc(3 << 20);
-  DevicePtr base = 0;
-  size_t bytes = 0;
-  ASSERT_EQ(d->mem_get_address_range(&base, &bytes, small + 999), kSuccess);
-  EXPECT_EQ(base, small);
-  EXPECT_EQ(bytes, 1000u);
-  EXPECT_EQ(d->mem_get_address_range(&base, &bytes, small + 1000), kErrorNotFound);
-  EXPECT_EQ(large % (2 << 20), 0u);
-  EXPECT_EQ(small / (2 << 20), other / (2 << 20)) << "small ones share a block";
-  unsigned type = 0;
-  ASSERT_EQ(d->pointer_attribute(&type, kPointerMemoryType, other), kSuccess);
-  EXPECT_EQ(type, kMemoryTypeDevice);
-  uint64_t first = 0, second = 0;
-  ASSERT_EQ(d->pointer_attribute(&first, kPointerBufferId, small), kSuccess);
-  ASSERT_EQ(d->pointer_attribute(&second, kPointerBufferId, other), kSuccess);
-  EXPECT_NE(first, second);
-  void* host = nullptr;
-  ASSERT_EQ(d->mem_host_alloc(&host, 100, kHostAllocPortable | kHostAllocMapped), kSuccess);
-  ASSERT_EQ(d->mem_host_get_device_pointer(&base, host, 0), kSuccess);
-  EXPECT_EQ(base, reinterpret_cast<DevicePtr>(host));
-  ASSERT_EQ(d->pointer_attribute(&type, kPointerMemoryType, base), kSuccess);
-  EXPECT_EQ(type, kMemoryTypeHost);
-  int local = 0;
-  EXPECT_EQ(d->pointer_attribute(&type, kPointerMemoryType, reinterpret_cast<DevicePtr>(&local)), kErrorInvalidValue);
-  EXPECT_EQ(d->mem_free(small + 8), kErrorInvalidValue);
-  for (const DevicePtr p : {small, other, large}) EXPECT_EQ(d->mem_free(p), kSuccess);
-  EXPECT_EQ(d->mem_free(large), kErrorInvalidValue) << "freed twice";
-  EXPECT_EQ(d->mem_free_host(host), kSuccess);
-}
-
-TEST_F(Fake, RegisteredMemoryIsRefusedTwice) {
-  start();
-  std::vector<std::byte> memory(8192);
-  {
-    auto registered = RegisteredMemory::make(memory);
-    ASSERT_TRUE(registered.ok()) << registered.status().to_string();
-    EXPECT_EQ(registered->on_device(), reinterpret_cast<DevicePtr>(memory.data()));
-    EXPECT_EQ(d->mem_host_register(memory.data() + 4096, 4096, 0), kErrorHostMemoryAlreadyRegistered);
-  }
-  EXPECT_EQ(d->mem_host_unregister(memory.data()), kErrorHostMemoryNotRegistered);
-}
-
-TEST_F(Fake, MemoryHasItsLimitAndItsOverrunsAreFound) {
-  FakeMachine m = FakeMachine::uniform(1);
-  m.devices[0].memory_bytes = 1 << 20;
-  start(m);
-  DevicePtr p = 0;
-  EXPECT_EQ(d->mem_alloc(&p, (1 << 20) + 1), kErrorOutOfMemory);
-  EXPECT_EQ(DeviceMemory::make((1 << 20) + 1).status().code(), StatusCode::kExhausted);
-  p = alloc(100);
-  size_t free_bytes = 0, total = 0;
-  ASSERT_EQ(d->mem_get_info(&free_bytes, &total), kSuccess);
-  EXPECT_EQ(free_bytes, total - 100);
-  EXPECT_NE(cuda_->leaks().find("device memory of 100 bytes"), std::string::npos) << cuda_->leaks();
-  reinterpret_cast<char*>(p)[100] = 1;
-  ASSERT_EQ(d->mem_free(p), kSuccess);
-  EXPECT_NE(cuda_->leaks().find("byte 0 behind"), std::string::npos) << cuda_->leaks();
-  ASSERT_EQ(d->primary_context_release(0), kSuccess);
-  cuda_.reset();  // TearDown would find the damage
-}
-
-TEST_F(Fake, CopiesAndFillsAreOrderedAndChecked) {
-  start();
-  const DevicePtr a = alloc(4096), b = alloc(4096);
-  const Stream s = stream();
-  std::vector<char> in(4096, 'x'), out(4096);
-  std::atomic<int> arrived{0}, wanted{0};
-  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
-  ASSERT_EQ(launch(function("meet"), s, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
-  ASSERT_EQ(d->memset_d8_async(a, 'a', 4096, s), kSuccess);
-  ASSERT_EQ(d->memcpy_host_to_device_async(a + 1, in.data(), 4000, s), kSuccess);
-  std::fill(in.begin(), in.end(), 'y');  // pageable memory was copied
-  wanted = 1;
-  ASSERT_EQ(d->memcpy_async(b, a, 4096, s), kSuccess);
-  ASSERT_EQ(d->stream_synchronize(s), kSuccess);
-  ASSERT_EQ(d->memcpy_device_to_host(out.data(), b, 4096), kSuccess);
-  EXPECT_EQ(out[0], 'a');
-  EXPECT_EQ(out[1], 'x');
-  EXPECT_EQ(out[4001], 'a');
-  EXPECT_EQ(d->memcpy_async(b + 1, a, 4096, s), kErrorInvalidValue) << "beyond the end";
-  EXPECT_EQ(d->memset_d8_async(reinterpret_cast<DevicePtr>(out.data()), 0, 1, s), kErrorInvalidValue);
-  EXPECT_EQ(d->mem_free(a), kSuccess);
-  EXPECT_EQ(d->memset_d8_async(a, 0, 1, s), kErrorInvalidValue) << "freed";
-  EXPECT_EQ(d->mem_free(b), kSuccess);
-  EXPECT_EQ(d->stream_destroy(s), kSuccess);
-  EXPECT_EQ(d->stream_synchronize(s), kErrorInvalidHandle);
-  unload();
-}
-
-TEST_F(Fake, FreeingWaitsForTheDevice) {
-  start();
-  const DevicePtr p = alloc(64);
-  void* host = nullptr;
-  ASSERT_EQ(d->mem_host_alloc(&host, 64, kHostAllocPortable), kSuccess);
-  const Stream s = stream();
-  std::atomic<int> arrived{0}, wanted{0}, freed{0};
-  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
-  ASSERT_EQ(launch(function("meet"), s, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
-  std::thread other([&] {
-    EXPECT_EQ(d->context_set_current(contexts[0]), kSuccess);
-    EXPECT_EQ(d->mem_free(p), kSuccess);
-    ++freed;
-    EXPECT_EQ(d->mem_free_host(host), kSuccess);
-    ++freed;
-  });
-  while (cuda_->calls("cuMemFree_v2") == 0) sched_yield();
-  for (int i = 0; i < 1000; ++i) sched_yield();
-  EXPECT_EQ(freed.load(), 0);
-  wanted = 1;
-  other.join();
-  EXPECT_EQ(freed.load(), 2);
-  EXPECT_EQ(d->stream_destroy(s), kSuccess);
-  unload();
-}
-
-TEST_F(Fake, StreamsRunSideBySideAndEventsOrderThem) {
+TEST_F(FakeDriver, StreamsRunSideBySideAndEventsOrderThem) {
   start();
   std::atomic<int> arrived{0}, wanted{0};
   cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
@@ -308,7 +49,7 @@ TEST_F(Fake, StreamsRunSideBySideAndEventsOrderThem) {
   unload();
 }
 
-TEST_F(Fake, AWaitKeepsToTheRecordThatItSaw) {
+TEST_F(FakeDriver, AWaitKeepsToTheRecordThatItSaw) {
   start();
   std::atomic<int> arrived{0}, wanted{0};
   cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
@@ -328,7 +69,7 @@ TEST_F(Fake, AWaitKeepsToTheRecordThatItSaw) {
   unload();
 }
 
-TEST_F(Fake, TheLegacyStreamWaitsForBlockingStreamsOnly) {
+TEST_F(FakeDriver, TheLegacyStreamWaitsForBlockingStreamsOnly) {
   start();
   std::atomic<int> arrived{0}, wanted{0};
   cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
@@ -353,7 +94,7 @@ TEST_F(Fake, TheLegacyStreamWaitsForBlockingStreamsOnly) {
   unload();
 }
 
-TEST_F(Fake, MemoryOperationsOrderStreamsByAWord) {
+TEST_F(FakeDriver, MemoryOperationsOrderStreamsByAWord) {
   start();
   const DevicePtr words = alloc(64);
   const Stream a = stream(), b = stream();
@@ -384,7 +125,7 @@ TEST_F(Fake, MemoryOperationsOrderStreamsByAWord) {
   unload();
 }
 
-TEST_F(Fake, HostFunctionsMayNotCallCuda) {
+TEST_F(FakeDriver, HostFunctionsMayNotCallCuda) {
   start();
   const Stream s = stream();
   struct Seen {
@@ -405,7 +146,7 @@ TEST_F(Fake, HostFunctionsMayNotCallCuda) {
   EXPECT_EQ(d->stream_destroy(s), kSuccess);
 }
 
-TEST_F(Fake, LaunchesWaitForRoom) {
+TEST_F(FakeDriver, LaunchesWaitForRoom) {
   FakeMachine m = FakeMachine::uniform(1);
   m.resident_blocks = 8;
   start(m);
@@ -440,7 +181,7 @@ TEST_F(Fake, LaunchesWaitForRoom) {
   unload();
 }
 
-TEST_F(Fake, LaunchCompletionIsTheBeginning) {
+TEST_F(FakeDriver, LaunchCompletionIsTheBeginning) {
   start();
   std::atomic<int> arrived{0}, wanted{0};
   cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
@@ -459,7 +200,7 @@ TEST_F(Fake, LaunchCompletionIsTheBeginning) {
   unload();
 }
 
-TEST_F(Fake, ArgumentsAreTakenAtTheLaunch) {
+TEST_F(FakeDriver, ArgumentsAreTakenAtTheLaunch) {
   start();
   std::atomic<int> arrived{0}, wanted{0};
   cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
@@ -484,7 +225,7 @@ TEST_F(Fake, ArgumentsAreTakenAtTheLaunch) {
   unload();
 }
 
-TEST_F(Fake, ErrorsCanBePlanned) {
+TEST_F(FakeDriver, ErrorsCanBePlanned) {
   start();
   cuda_->fail("cuMemAlloc_v2", kErrorOutOfMemory, 2);
   const DevicePtr p = alloc(16);
@@ -500,7 +241,7 @@ TEST_F(Fake, ErrorsCanBePlanned) {
   cuda_->break_device(0, kSuccess);
 }
 
-TEST_F(Fake, LeaksAreNamed) {
+TEST_F(FakeDriver, LeaksAreNamed) {
   start();
   const Stream s = stream();
   const Event e = event();
@@ -514,7 +255,7 @@ TEST_F(Fake, LeaksAreNamed) {
   EXPECT_EQ(d->mem_free_host(host), kSuccess);
 }
 
-TEST_F(Fake, HandlesGiveBackInTheirOwnContext) {
+TEST_F(FakeDriver, HandlesGiveBackInTheirOwnContext) {
   start();
   ASSERT_EQ(d->context_set_current(contexts[1]), kSuccess);
   auto memory = DeviceMemory::make(256);
