@@ -135,4 +135,39 @@ inline void expect_equal(Engine& engine, const Alone& alone) {
   }
 }
 
+inline void expect_names(const Status& s, std::initializer_list<std::string> words) {
+  EXPECT_FALSE(s.ok());
+  for (const std::string& w : words) EXPECT_NE(s.message().find(w), std::string::npos) << w << "\n" << s.to_string();
+}
+
+// Everything that a plan may have: a tensor without rows, one without elements in its rows, a scalar, integers,
+// bfloat16, frozen, tied, more ranks than rows, a unit without a name.
+inline Model odd_model() {
+  Model m;
+  m.units.push_back({"",
+                     {{"embedding", {11, 3}},
+                      {"head", {11, 3}, Dtype::kFloat32, true, 1, "embedding"},
+                      {"flat", {33}, Dtype::kFloat32, true, 1, "head"},
+                      {"empty", {0, 5}},
+                      {"thin", {4, 0}}}});
+  m.units.push_back({"a",
+                     {{"scalar", {}},
+                      {"position", {13}, Dtype::kInt64, false},
+                      {"bits", {3}, Dtype::kUint8, false},
+                      {"frozen", {5, 2, 3}, Dtype::kBfloat16, false},
+                      {"blocks", {7, 2}, Dtype::kFloat32, true, 4}}});
+  return m;
+}
+
+template <class Fn>
+void with_odd_engines(int nranks, Fn fn, const Model& model = odd_model()) {
+  spawn(World::kThreads, nranks, [&](Communicator& comm) {
+    const auto plan = Plan::build(model, {.nranks = nranks});
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    auto made = Engine::create(*plan, comm, {});
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    fn(**made, comm.rank());
+  });
+}
+
 }  // namespace rondo::fsdp::testing

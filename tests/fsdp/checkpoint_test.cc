@@ -37,11 +37,6 @@ void save_trained(const Setting& s, const std::string& folder, int steps = 2) {
   });
 }
 
-void expect_names(const Status& s, std::initializer_list<std::string> words) {
-  EXPECT_FALSE(s.ok());
-  for (const std::string& w : words) EXPECT_NE(s.message().find(w), std::string::npos) << w << "\n" << s.to_string();
-}
-
 void go_on(const Setting& s, const std::string& folder, const Alone& there, const Alone& end) {
   with_engines(kThreads, s, [&](Engine& engine, Rank rank) {
     const auto loaded = load(engine, folder);
@@ -95,25 +90,6 @@ TEST(Checkpoint, ReplicasShareTheWorkAndHybridLoads) {
   }
 }
 
-// Everything that a plan may have: a tensor without rows, one without elements in its rows, a scalar, integers,
-// bfloat16, frozen, tied, more ranks than rows, a unit without a name.
-Model odd_model() {
-  Model m;
-  m.units.push_back({"",
-                     {{"embedding", {11, 3}},
-                      {"head", {11, 3}, Dtype::kFloat32, true, 1, "embedding"},
-                      {"flat", {33}, Dtype::kFloat32, true, 1, "head"},
-                      {"empty", {0, 5}},
-                      {"thin", {4, 0}}}});
-  m.units.push_back({"a",
-                     {{"scalar", {}},
-                      {"position", {13}, Dtype::kInt64, false},
-                      {"bits", {3}, Dtype::kUint8, false},
-                      {"frozen", {5, 2, 3}, Dtype::kBfloat16, false},
-                      {"blocks", {7, 2}, Dtype::kFloat32, true, 4}}});
-  return m;
-}
-
 void fill_bytes(Engine& engine) {
   std::map<const Tensor*, uint64_t> seeds;
   for (const UnitPlan& u : engine.plan().units())
@@ -130,17 +106,6 @@ std::string bytes_of_tensor(const std::string& name, uint64_t size_bytes) {
   std::string bytes;
   for (uint64_t i = 0; i < size_bytes; ++i) bytes += static_cast<char>(i * 37 + seed_of(name));
   return bytes;
-}
-
-template <class Fn>
-void with_odd_engines(int nranks, Fn fn, const Model& model = odd_model()) {
-  spawn(kThreads, nranks, [&](Communicator& comm) {
-    const auto plan = Plan::build(model, {.nranks = nranks});
-    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
-    auto made = Engine::create(*plan, comm, {});
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    fn(**made, comm.rank());
-  });
 }
 
 // Reads a file without the library's reader.
@@ -433,59 +398,6 @@ TEST(Checkpoint, ParametersComeFromPlainFiles) {
   std::filesystem::create_directory(folder / "empty");
   expect_names(inspect(folder / "empty").status(), {"not a complete checkpoint"});
   expect_names(inspect(folder / "nowhere").status(), {"nowhere", "No such file"});
-}
-
-// A PyTorch shard: a tensor of two columns with offset `offsets` in the whole.
-void write_shard(const std::string& path, const std::string& tensor, uint64_t rows, const std::string& offsets) {
-  Safetensors file{{{"DCP_SHARDING_INFO", "{\"" + tensor + "\": {\"saved_offsets\": " + offsets + "}}"}},
-                   {{tensor, Dtype::kFloat32, {rows, 2}}}};
-  const auto header = encode_safetensors(&file);
-  ASSERT_TRUE(header.ok());
-  std::string data;
-  for (uint64_t i = 0; i < rows * 2; ++i) {
-    const auto value = static_cast<float>(i);
-    data.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  write_bytes(path, *header + data);
-}
-
-TEST(Checkpoint, ShardsOfPyTorchAreRowsOfATensor) {
-  const TempFolder folder;
-  const std::string first = folder / "shard-00001-model-00001-of-00001.safetensors";
-  const std::string second = folder / "shard-00002-model-00001-of-00001.safetensors";
-  write_shard(first, "w", 3, "[0, 0]");
-  write_shard(second, "w", 2, "[3, 0]");
-  const auto c = inspect(folder.path());
-  ASSERT_TRUE(c.ok()) << c.status().to_string();
-  EXPECT_EQ(c->parameters.at("w").shape, (std::vector<uint64_t>{5, 2}));
-  EXPECT_EQ(verify(*c).code(), StatusCode::kUnsupported);
-  for (const auto& [offsets, words] :
-       {std::pair{"[4, 0]", "row 3 is in no file"}, std::pair{"[2, 0]", "row 2 occurs twice"},
-        std::pair{"[3, 1]", "between rows"}, std::pair{"[3]", "no saved_offsets"}, std::pair{"[-1, 0]", "between rows"},
-        std::pair{"[18446744073709551615, 0]", "so many rows"}}) {
-    write_shard(second, "w", 2, offsets);
-    expect_names(inspect(folder.path()).status(), {"'w'", words});
-  }
-  write_shard(second, "v", 2, "[0, 0]");
-  EXPECT_EQ(inspect(folder.path())->parameters.size(), 2u);
-}
-
-// Other programs may have stored the other name of tied tensors.
-TEST(Checkpoint, ATiedTensorIsFoundUnderAnyOfItsNames) {
-  const TempFolder folder;
-  write_shard(folder / "shard-00001-model-00001-of-00001.safetensors", "head", 3, "[0, 0]");
-  Model tied;
-  tied.units.push_back({"", {{"embedding", {3, 2}}, {"head", {3, 2}, Dtype::kFloat32, true, 1, "embedding"}}});
-  with_odd_engines(
-      2,
-      [&](Engine& engine, Rank) {
-        const auto loaded = load(engine, folder.path());
-        ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
-        for (const Part& p : engine.parts())
-          for (uint64_t i = 0; i < p.num_elems; ++i)
-            EXPECT_EQ(static_cast<const float*>(p.master)[i], static_cast<float>(p.first + i));
-      },
-      tied);
 }
 
 TEST(Checkpoint, AnErrorOfTheSinkEndsTheExportOnAllRanks) {
