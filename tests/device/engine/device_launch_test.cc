@@ -141,8 +141,8 @@ TEST(DeviceLaunchTest, CallsLongerThanAQueueOfRanksOfOneThread) {
     }
     group_start();
     for (size_t r = 0; r < kRanks; ++r)
-      ASSERT_TRUE(is_ok((*comms)[r]->all_reduce(data[r]->data(), data[r]->data(), kElems, Dtype::kFloat32, Op::kSum,
-                                                &call)));
+      ASSERT_TRUE(
+          is_ok((*comms)[r]->all_reduce(data[r]->data(), data[r]->data(), kElems, Dtype::kFloat32, Op::kSum, &call)));
     ASSERT_TRUE(is_ok(group_end()));
     stream.wait();
     for (const auto& d : data) EXPECT_TRUE(d->holds_simple_sum(kRanks));
