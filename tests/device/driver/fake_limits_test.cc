@@ -1,5 +1,5 @@
-// The limits of real drivers that the fake driver has on request (FakeLimits): shared hardware queues, full queues, late
-// launch-completion events.
+// The limits of real drivers that the fake driver has on request (FakeLimits): shared hardware queues, full queues,
+// late launch-completion events.
 // labels: unit tsan
 #include <gtest/gtest.h>
 
