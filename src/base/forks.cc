@@ -1,6 +1,7 @@
 #include "base/forks.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 
 #include <memory>
@@ -24,7 +25,16 @@ void after_fork_in_child() {
 
 }  // namespace
 
-std::shared_lock<std::shared_mutex> delay_forks() { return std::shared_lock(forks_allowed); }
+std::shared_lock<std::shared_mutex> delay_forks() {
+  struct ThreadEnd {  // what OpenSSL frees at the end of a thread takes locks too
+    ~ThreadEnd() {
+      const std::shared_lock lock(forks_allowed);
+      OPENSSL_thread_stop();
+    }
+  };
+  thread_local const ThreadEnd at_end;
+  return std::shared_lock(forks_allowed);
+}
 
 Status forked_error(std::string_view who) {
   return Status(
