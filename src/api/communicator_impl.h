@@ -1,6 +1,7 @@
 // CommunicatorImpl: the implementation of a Communicator. There is one for each rank.
 //
-// Thread safety: submit() from any thread (it takes the queue's driver role). abort() and error() at any time.
+// Thread safety: submit() from any thread (it takes the queue's driver role, or the device engine's lock). abort() and
+// error() at any time.
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,7 @@ class CommunicatorImpl {
     return call.backend != nullptr ? call.backend->submit(std::span(&call, 1)) : Status();
   }
   /// Gives the communicator a device: all buffers are then in its memory. Collective. Call it once, before the first
-  /// call. All ranks get an error of any rank, which it names.
+  /// call. If a rank fails, all ranks get its error, which names it.
   Status take_device(int ordinal);
   /// Returns nullptr for host memory.
   DeviceEngine* device() { return device_.get(); }

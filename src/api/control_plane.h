@@ -57,11 +57,11 @@ class ControlPlane {
   /// Collective. Sets (*all)[r] to the bytes that rank r passed.
   virtual Status gather(std::string_view mine, std::vector<std::string>* all) = 0;
   /// Collective over all ranks. Makes a communicator of `members`, which are in the order of their new ranks. Every
-  /// rank passes its own group. Returns nullptr if a rank passes no members.
+  /// rank passes its own group. Returns nullptr to a rank that passes no members.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
                                                                  const ChildOptions& options) = 0;
-  /// Makes a communicator of the live ranks that are not in `excluded`, in their order. They call it, also after
-  /// errors.
+  /// Makes a communicator of the live ranks that are not in `excluded`, in their order. All of them must call it. It
+  /// also works after errors.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                         const ChildOptions& options) = 0;
   /// Collective. Call it after make_child; `made` is this rank's result. Returns ok if all ranks succeeded. Otherwise

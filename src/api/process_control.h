@@ -30,8 +30,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view c
                                                               const rondo_unique_id& id, Rank rank,
                                                               const ChildOptions& options,
                                                               const std::function<Status()>& interrupt = nullptr);
-/// Returns the Bootstrap's options; the greeting has the rank's settings. `options` must outlive their use, the abort
-/// token the Bootstrap.
+/// Returns the Bootstrap's options; the greeting has the rank's settings. `options` must outlive the returned ones, and
+/// the abort token the Bootstrap.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
 class ProcessControl final : public ControlPlane {

@@ -11,7 +11,7 @@ namespace rondo {
 
 /// Returns `hosts` in this order; with one host, also with places. Returns it unchanged if ranks are not bound, if all
 /// are equally near, or if hwloc is missing. Collective. Ranks exchange messages only if a host has more than two ranks
-/// with different masks. Errors: those of the Bootstrap.
+/// and not all their masks are equal. Errors: those of the Bootstrap.
 Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& all, const HostLayout& hosts);
 
 }  // namespace rondo

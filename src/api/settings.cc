@@ -60,7 +60,7 @@ Expected<HostLayout> hosts_of(const AllSettings& all, const HostLayout& machines
   return HostLayout::of(keys);
 }
 
-// Checks the settings that must be equal. A rank without a value uses rank 0's. An error names the first other rank.
+// Checks the settings that must be equal. A rank without a value uses rank 0's. An error names the first that differs.
 Status check_equal(Rank rank, const AllSettings& all) {
   const Settings& first = *all[0];
   for (size_t r = 1; r < all.size(); ++r) {

@@ -35,8 +35,8 @@
 
 namespace rondo {
 
-// The limit of a listener beyond the ranks still missing. Their number is unknown until the first has joined,
-// so many ranks that connect at once must fit. Descriptors are often limited to 1024.
+// The most pending connections of a listener beyond the ranks still missing. Until the first rank has joined, it is
+// unknown how many are missing, and many may connect at once. Descriptors are often limited to 1024.
 constexpr size_t kMaxPending = 256;
 constexpr int kMaxAcceptsAtOnce = 256;  // before the pending connections are served again
 constexpr auto kPendingDeadline = std::chrono::seconds(5);

@@ -166,8 +166,9 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// Returns an error if `peer` has sent kGaveUp for this call, and passes it on. A full mesh needs this too: a rank in a
-// later call that waits only for this rank handles no other rank's frames. Each host has its own call numbers.
+// Returns an error if `peer` has sent kGaveUp for this call, and forwards it to all peers, also in a full mesh: a rank
+// in a later call that waits only for this rank handles no other rank's frames. Calls among the ranks of a host have
+// numbers that other hosts use for other calls.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);

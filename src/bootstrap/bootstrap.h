@@ -30,8 +30,8 @@
 // other thread would not wake up.
 //
 // Thread safety: make_unique_id and join from any thread. The collective calls on one Bootstrap (all_gather, barrier,
-// all_gather_here, say_goodbye) run one at a time, and all ranks must call them in the same order. find_lost and
-// the accessors may be called at any time from any thread.
+// subset, commit; all_gather_here among the ranks of a host) and say_goodbye run one at a time. All ranks must make the
+// collective calls in the same order. find_lost and the accessors may be called at any time from any thread.
 #pragma once
 
 #include <array>
@@ -151,7 +151,7 @@ class Bootstrap {
   std::optional<Announcement> announced(Topic topic);
 
   /// Collective over all ranks. Makes a new Bootstrap of `members`, which are in the order of their new ranks. Every
-  /// rank passes the group to which it belongs. Returns nullptr if a rank passes no members. Errors: those of
+  /// rank passes the group to which it belongs. Returns nullptr to a rank that passes no members. Errors: those of
   /// all_gather and of join, and kSystem naming the rank that could not open a port.
   Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
   /// Checks, while a communicator of some or all of these ranks is being made, whether it can still be made. Returns an
@@ -216,7 +216,7 @@ class Bootstrap {
   struct Awaited {
     FrameKind kind;
     uint32_t sequence;
-    std::vector<Rank> to, from;  // ranks to which this rank has sent frames; ranks of which each sends it one frame
+    std::vector<Rank> to, from;  // this rank has sent frames to `to`; each of `from` sends it one frame
     const Deadline* deadline;
     bool skip_others = false;                // drop frames of calls that were given up
     std::function<bool(Rank)> gave_up = {};  // called for a rank whose frame has not arrived

@@ -12,9 +12,9 @@
 //     message from a rank that it knows to be gone.
 //
 // If the mesh is not full, the missing links are made at the same time: each rank connects to the lower ranks, whose
-// ports are open, and accepts the higher ones. A rank whose port has no listener is gone. To detect this for a rank
-// that does not connect, a connection to its port waits for its end. If its host is silent, membership.cc reports the
-// loss.
+// ports are open, and accepts the higher ones. A rank whose port has no listener is gone. If a higher rank does not
+// connect, this rank connects to its port, and the end of that connection shows that the rank is gone. If its host is
+// silent, membership.cc reports the loss.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).

@@ -10,7 +10,8 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kStillnessNs = 500'000'000;  // after this wait, a finished rank's death is an error too
+// After such a wait, a finished rank's death is an error too. Waits on status pages that are older are not reported.
+constexpr uint64_t kStillnessNs = 500'000'000;
 constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // time for the peer to post its call
 
 std::string describe_shape(const OperationShape& s) {
@@ -90,8 +91,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     page_.note_waits(waits_of(*op), now);
-    // A status page does not show whether a rank sent a message before it left. All its messages have arrived, but
-    // some may be newer than our lanes' last step. Therefore step the lanes once more before the next check.
+    // A status page does not show whether the peer of a send or recv sent its message before it left. The message may
+    // be newer than our lanes' last step. Therefore this loss is an error only if the next check finds it too.
     Status cause;
     const auto loss = find_lost(*op, waited_ns, &cause);
     if (loss && check_abort()) return;  // an abort may be the reason why it left

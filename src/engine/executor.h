@@ -37,7 +37,7 @@ class Executor {
   /// nullptr if unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
-  /// If cores are oversubscribed, a waiting rank notes all missing peers, not only the first.
+  /// If cores are oversubscribed, a waiting rank also notes the missing peers of the lane's next receives.
   void set_oversubscribed(bool oversubscribed) { oversubscribed_ = oversubscribed; }
 
  private:

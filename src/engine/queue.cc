@@ -173,7 +173,7 @@ void OperationQueue::fail(const Status& status, const Status& cause) {
   if (!has_failed()) {
     if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
-    if (cause.code() != StatusCode::kInvalidArgument) {  // otherwise the caller has ended its work
+    if (cause.code() != StatusCode::kInvalidArgument) {  // otherwise finalize() ended it: no cause for peers
       cause_ = cause;
       transport_.tell_failure(cause);
     }

@@ -11,8 +11,9 @@
 // operation fails, the communicator refuses all further work with that error, because its ranks no longer agree on the
 // messages of their connections.
 //
-// Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
-// thread; all other functions only from the driver.
+// Thread safety: from any thread: drive(), leave(), rest(), contend(), stop_contending(), contended(), needs_helper(),
+// set_helper(), outstanding(), look(false), want_flight(), has_failed(), failure(), cause(), and the accessors of
+// constants. All other functions only from the driver.
 #pragma once
 
 #include <atomic>

@@ -4,8 +4,8 @@
 // and at the latest when the communicator is destroyed. The flight record (flight_record.h) needs no start. It is
 // written on a failure if RONDO_FLIGHT names a folder, on the signal that RONDO_FLIGHT names, and on request.
 //
-// Thread safety: start, stop and the observer's calls belong to the driver. Any thread may call write_flight and
-// device_failing.
+// Thread safety: start, stop and the observer's calls belong to the driver. Any thread may call write_flight, is_on,
+// add_span and device_failing.
 #pragma once
 
 #include <atomic>
@@ -48,12 +48,10 @@ class Tracing final : public QueueObserver {
   /// record. After a second it writes the record without the lanes.
   Status write_flight(const std::string& directory, std::string_view trigger);
   const TraceSettings& settings() const { return settings_; }
-  /// Returns the current trace, or nullptr.
   StepTrace* trace() { return trace_.get(); }
   /// Ends the trace without a file.
   void discard();
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
-  /// Adds a caller's span to the current trace.
   void add_span(TraceSpan span);
   /// Prints an error on stderr. No operation depends on it.
   void complain(const Status& s) const;

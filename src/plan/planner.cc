@@ -49,10 +49,11 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
   return {kShort, long_message(collective, chunk_bytes)};
 }
 
-// Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the transport
-// allows, but at least four if ranks forward them, unless hosts share cores. A sum has twice as many, so that its first
-// part is sent while the rest arrives, unless the ranks' own cores copy the bytes of the link and are always
-// busy. If the transport has no long messages, a message is two equal pieces of the chunk (MessageLimits::piece_bytes).
+// Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the longest
+// message permits, but at least four if ranks forward them and hosts do not share cores. For a sum the longest message
+// is half as long, so that its first part is sent while the rest arrives, unless the ranks' own cores copy the bytes of
+// the link and are always busy. If the transport has no long messages, or hosts have several ranks and the call is no
+// all-reduce, a message is two equal pieces of the chunk (MessageLimits::piece_bytes).
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kPieces = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);

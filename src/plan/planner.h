@@ -62,7 +62,7 @@ OperationShape operation_shape(const CallShape& request, uint8_t algorithm);
 
 class Planner {
  public:
-  /// hosts: an int if all ranks are on one host.
+  /// `hosts` converts from the number of ranks, for ranks that are all on one host.
   Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
           const KernelTable& kernels);
   /// Returns the plan for a call. A repeated call costs one look-up in a set of four. The driver's current call may

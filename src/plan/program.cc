@@ -106,7 +106,7 @@ class Compiler {
         step.dst = chunk(step.dst_buffer, i.dst_first, k);
         step.dst_chunk = (i.dst_first + k) % s_.chunks(step.dst_buffer);
       }
-      // A peer's single part has the length of its destination.
+      // all_gather_v: a peer's input is one part, as long as this step's destination.
       const bool theirs = i.is(kFlagDirect) && i.verb == Verb::kRecv && step.src_buffer == Buffer::kIn;
       if (shape_.counts != nullptr && theirs && shape_.counts->in.counts.size() == 1)
         step.src = {0, step.dst.num_elems};
@@ -115,7 +115,7 @@ class Compiler {
       if (!i.has(kVerbDst)) step.dst.num_elems = step.src.num_elems;
       step.prescale = p_.premul && i.has(kVerbSrc) && step.src_buffer == Buffer::kIn;
       step.as_wire = p_.mixed && !(i.is(kFlagFinal) && one_owner());
-      // A rank knows only the counts of its own pairs, therefore each pair checks its own.
+      // all_to_all_v: a rank has only the counts of its own parts, so the fingerprint contains the pair's count.
       if (shape_.counts != nullptr && shape_.counts->pairwise)
         step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
     }

@@ -27,7 +27,7 @@ namespace rondo {
 struct alignas(64) Doorbell {
   uint32_t asleep;  // the futex word: 1 while its owner sleeps
   uint32_t cpu;     // 1 + the processor of the owner's last yield; 0: unknown
-  uint32_t yields;  // the owner's own count, while ranks are oversubscribed
+  uint32_t yields;  // the owner's own count, if ranks are oversubscribed or have a home_cpu
   uint32_t pad[13];
 };
 
@@ -56,7 +56,7 @@ class WaitObserver {
  public:
   virtual bool urgent() = 0;                     // at every yield, must be cheap: true ends the wait (an abort flag)
   virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: checks the deadline, true ends the wait
-  virtual void oversubscribed() {}               // after some number of yields while ranks are oversubscribed
+  virtual void oversubscribed() {}               // after some yields, if ranks are oversubscribed or have a home_cpu
  protected:
   ~WaitObserver() = default;
 };

@@ -15,7 +15,7 @@
 //            more zero-copy sends on this connection. A reader that adds block by block checks after each block. If
 //            both ends of a message were readable but a block between them is not, the reader's call fails
 //
-// Therefore the writer never waits for a reader, and data from reused memory is never used.
+// Therefore a send by address never makes the writer wait for a reader, and data from reused memory is never used.
 //
 // A message that bypasses the ring still has its line, its space in the ring and its credit. Other code does not notice
 // the difference.

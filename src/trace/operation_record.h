@@ -61,7 +61,7 @@ inline uint64_t coarse_ns() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-/// One operation on a status page.
+/// An unpacked copy of an OperationRecord.
 struct PostedOperation {
   OperationShape shape;
   uint64_t sequence = 0, tag = 0, started_ticks = 0, finished_ns = 0;
@@ -123,7 +123,7 @@ struct StatusPage {
   uint64_t waits_noted_ns;             // CLOCK_MONOTONIC; kForGood: it failed during this wait
   OperationRecord records[kRecords];
 
-  /// Stores the first kWaits of them.
+  /// Stores the first kWaits entries of `all`.
   void note_waits(std::span<const PeerWait> all, uint64_t now_ns) {
     for (size_t i = 0; i < kWaits; ++i) {
       const uint64_t w = i >= all.size() ? 0

@@ -33,8 +33,8 @@ Status system_error(const char* what, uint64_t bytes) {
                                             what, text(bytes), errno_reason(error)));
 }
 
-// The library's only per-process state: the current pool, which communicators own. Never destroyed, because they may
-// outlive main(). A forked child makes its own, because a thread of its parent may have held the mutex.
+// The process's current pool, which its communicators own. The registry is never destroyed, because they may outlive
+// main(). A forked child makes its own registry, because a thread of its parent may have held the mutex.
 struct Registry {
   MadeHere made_here;
   const Registry* of_parent = nullptr;  // kept reachable, so that leak checkers do not report it in the child

@@ -42,7 +42,7 @@ struct WritePort {
     constexpr uint32_t kLeastPulledBytes = 32 * 1024;  // copying shorter ones is faster
     // A pull is faster only for sums. Readers of a gather copy the data anyway, and write it far from their caches.
     const bool stays = data != nullptr && bytes >= kLeastZeroCopyBytes &&
-                       (zero_copy_sends != nullptr ? !zero_copy_send(fifo.step()).is_out()  // its line was reused early
+                       (zero_copy_sends != nullptr ? !zero_copy_send(fifo.step()).is_out()  // out: use the ring
                                                    : sends_by_address && adds && bytes >= kLeastPulledBytes);
     source = stays ? data : nullptr;
     return stays ? nullptr : fifo.data();

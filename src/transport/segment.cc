@@ -54,8 +54,8 @@ void populate(const FifoView& v, int advice) {
 }
 }  // namespace
 
-// A Simple connection's ring is 2 MiB, about the size of a core's second-level cache: readers then use the
-// shared cache, not the writer's, which is slower (docs/architecture.md, "Staging"). It is smaller for many ranks.
+// A Simple connection's ring is 2 MiB, about the size of a core's second-level cache. Readers of a much smaller ring
+// read from the writer's cache, which is slower (docs/architecture.md, "Staging"). It is smaller for many ranks.
 SegmentLayout::SegmentLayout(int n, uint32_t longest_bytes) : nranks(n), longest_message_bytes(longest_bytes) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
@@ -126,7 +126,7 @@ void SegmentTransport::tell_failure(const Status& cause) {
   std::atomic_ref<uint64_t>(own.failure_code).store(static_cast<uint64_t>(cause.code()), std::memory_order_release);
 }
 
-// Its segment is unchanged until this rank has departed too.
+// A departed rank's segment is unchanged until this rank has departed too.
 Status SegmentTransport::parting_failure(Rank r) {
   const uint64_t code = std::atomic_ref<uint64_t>(header(r).failure_code).load(std::memory_order_acquire);
   return code != 0 ? status_from_peer(static_cast<uint8_t>(code), load_text(header(r).failure)) : Status();

@@ -2,7 +2,7 @@
 // the memory.
 //
 //   when made    | header: abort word, doorbell, status pages | marks of departed ranks (used: rank 0's) | directory |
-//   at first use | counters and lines of some connections |   | ring of a connection, or of two       |
+//   at first use | counters and lines of some connections |   | ring of a connection |
 //
 // Only the owner makes connections in its segment, as their writer. It publishes each by storing its directory entry's
 // key with release; readers search for the key. Offsets count from the start of the memory that holds the segment.

@@ -89,7 +89,8 @@ class Transport {
   /// Returns the posted receive of an open connection's reader; nullptr if not available.
   virtual PostedReceive* posted_receive(const ConnectionKey& key) { return nullptr; }
   /// Ends all zero-copy sends and posted receives. The engine calls it when the current operations fail. When it
-  /// returns, the transport no longer reads or writes the engine's memory. It may block for a short time.
+  /// returns, the transport no longer accesses the engine's memory, or has printed a warning. It blocks for at most a
+  /// second, but with UCX up to 10 s more if it must cut a connection.
   virtual void let_go() {}
 
   /// Returns rank r's status page; nullptr if this rank cannot read it.
@@ -140,7 +141,7 @@ class Transport {
     return Status(StatusCode::kInternal, "memory of rank " + std::to_string(peer) + " cannot be read from here");
   }
   /// Keeps an object that peers access, until no rank of the communicator can access it any more. A rank whose process
-  /// has ended cannot access it. Any thread may release it.
+  /// has ended cannot access it. Any thread may then destroy it.
   virtual void keep(std::shared_ptr<void> what) = 0;
   /// Returns the limits of message sizes, equal on all ranks.
   virtual MessageLimits message_limits() const { return {}; }

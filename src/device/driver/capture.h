@@ -12,7 +12,7 @@ inline bool captures(Stream stream) {
   return status == kCaptureActive;
 }
 
-/// Set-up copies and allocates, also while the caller's stream is captured. This keeps it out of the graph.
+/// Permits copies and allocations for set-up while the caller's stream is captured. They are not part of the graph.
 class OutsideCapture {
  public:
   OutsideCapture() { driver()->thread_exchange_capture_mode(&mode_); }

@@ -36,9 +36,9 @@ class KernelLoader {
 
   /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any
   /// stream. Calls in one order on all ranks then start in that order on the devices, and no kernel blocks one that it
-  /// waits for. (Not while the stream is captured, nor before driver 12.3.) `told` are recorded when all its blocks
-  /// have begun, before driver 12.3 when the stream reaches it. At most one event while the stream is captured. Errors:
-  /// kSystem.
+  /// waits for. (Not while the stream is captured, nor before driver 12.3.) The events `told`, at most one while the
+  /// stream is captured, are recorded when all blocks of the kernel have begun, before driver 12.3 when the stream
+  /// reaches it. Errors: kSystem.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                          std::span<const cuda::Event> told);
 

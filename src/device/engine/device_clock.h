@@ -21,7 +21,6 @@ class DeviceClock {
   Status read(KernelLoader& kernels) { return read(kernels, kFirstDeadlineNs); }
   /// The same, unless the last answer is recent. Keeps the old values if no answer comes soon.
   Status refresh(KernelLoader& kernels);
-  /// Converts device time to host ticks.
   uint64_t ticks(uint64_t device_ns) const {
     return at_ticks_ + static_cast<uint64_t>(static_cast<int64_t>(
                            static_cast<double>(static_cast<int64_t>(device_ns - at_ns_)) / ns_per_tick_));

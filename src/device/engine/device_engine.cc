@@ -220,9 +220,9 @@ SharedRegions::Install DeviceEngine::install() {
   return [this](uint32_t region, std::span<const SharedRegions::View> views) { return write_region(region, views); };
 }
 
-// Memory changes by one exchange at a time, outside of captures. Running calls may use memory that ends: when this
-// rank's calls are done, it touches no other rank's memory, and their exit credits ensure that no other rank touches
-// its own. Errors of the calls go to the callers that wait.
+// Makes or ends a region: one exchange at a time, outside of captures. Before a region ends, this rank waits for its
+// calls, which may use it. After them it touches no other rank's memory, and their exit credits ensure that no other
+// rank touches its own. Errors of the calls go to the callers that wait for them.
 struct DeviceEngine::SetUp {
   SetUp(DeviceEngine& e, const ControlGather& control, bool ends)
       : guard(control.mutex), current(e.transport_.context()) {

@@ -1,7 +1,7 @@
 // DeviceEngine: runs one rank's calls on its device, in the order of the caller's streams.
 //
 // A call is planned and lowered once for its shape and kept in device memory. Its connections are made at first use,
-// which waits for the other ranks. After that a call is one launch (for the stream engine a row of copies and flags) in
+// which waits for the other ranks. After that a call puts one launch (with the stream engine: copies and flags) into
 // the caller's stream and returns at once. Calls of one communicator run in the order of issue, whatever their streams.
 // Calls that one thread issues on several communicators of a device begin in that order, so that ranks with equal
 // orders cannot block one another.

@@ -15,7 +15,7 @@
 namespace rondo {
 
 Status DeviceEngine::begin_in(cuda::Stream stream) {
-  {  // while a long call fills the driver's queue, the watcher carries the messages of its first part
+  {  // while a long call fills the driver's queue, the proxy sends the messages of its first part
     const std::lock_guard lock(watch_mutex_);
     issuing_ = true;
     transport_.attend(true);

@@ -107,7 +107,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vecto
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
     if (p != DeviceProtocol::kSimple && world_.proxied) continue;  // the proxy cannot see when they are full
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // ranks do not know the others' message lengths
-    // LL's lines give a weaker order than a flag after data (docs/cuda.md), enough for the library's own algorithms.
+    // LL and LL128 order less than a flag after the data, enough for tested (built-in) algorithms only (docs/cuda.md).
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
     if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))

@@ -1,9 +1,9 @@
 // Entry points of the kernels. cmake/cuda.cmake compiles this file once for each image, with one of
 //   RONDO_IMAGE_DTYPE (a Dtype) and RONDO_IMAGE_NAME (its name)   four ops of one dtype;
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
-//   RONDO_IMAGE_COPY                                               copies
-// Names are those of interpreter_name, reduce_name and kGridCopyName (lower.h). Each has one argument, passed by value.
-// A block has kBlockThreads threads (device_program.h), and a multiprocessor at most one block.
+//   RONDO_IMAGE_COPY                                               copies, and the clock
+// lower.h defines their names. Each has one argument, passed by value. A block has kBlockThreads threads
+// (device_program.h; the clock has one), and a multiprocessor at most one block.
 #include "device/engine/clock_exchange.h"
 #include "device/engine/device_env.cuh"
 #include "device/engine/grid_reduce.h"

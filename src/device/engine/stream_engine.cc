@@ -244,8 +244,8 @@ class DeviceEngine::StreamIssue {
 };
 
 // One rank's calls on their way into its stream, some instructions at a time: the collectives one after the other, then
-// all messages between two ranks, by distance and then by number in their connection, so that no rank sends more than
-// its peer can have taken (stream_order.h).
+// all messages between two ranks, by distance and then by number in their connection. All ranks use this order, so no
+// rank waits for a message or a free slot that comes only later in it (stream_order.h).
 class DeviceEngine::StreamShare {
  public:
   explicit StreamShare(DeviceEngine& engine) : e_(engine) {}

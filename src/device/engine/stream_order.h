@@ -1,11 +1,11 @@
 // Computes the order in which the stream engine issues a rank's instructions. All lanes share one order, because a rank
 // has one stream.
 //
-// Sequentially, lanes of different ranks could deadlock. Therefore all ranks simulate the schedule of all ranks, with
-// connections of kStreamSlots messages. Each rank issues its own instructions in the simulated order. The simulation
-// shows that no rank waits for a later instruction. An instruction runs for as many loops in a row as the slots permit,
-// so that streams seldom wait for one another: processes that share a device take turns on it. Messages whose sizes
-// only their two ends know (all_to_all_v, send and recv) need no simulation: they go by distance, sends first.
+// If ranks issued one lane after the other, they could deadlock. Therefore all ranks simulate the schedule of all
+// ranks, with connections of kStreamSlots messages. Each rank issues its own instructions in the simulated order. The
+// simulation shows that no rank waits for a later instruction. An instruction runs for as many loops in a row as the
+// slots permit, so that streams seldom wait for one another: processes that share a device take turns on it. Messages
+// whose sizes only their ends know (all_to_all_v, send and recv) need no simulation: they go by distance, sends first.
 //
 // Pure functions.
 #pragma once

@@ -11,7 +11,7 @@
 namespace rondo {
 namespace {
 
-// A rank's half of a connection on its status page. kInbox: lines and data, made by the reader. kOutbox: counters, made
+// A rank's half of a connection on its DevicePage. kInbox: lines and data, made by the reader. kOutbox: counters, made
 // by the writer, or all of a multicast. kStream: slots of the stream engine, made by the reader.
 enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
 

@@ -2,7 +2,7 @@
 // different ones. The communicator's host transport still carries status pages, aborts and deaths.
 //
 // layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
-// first use, in their own staging memory, and each publishes its half on its status page. The connection is ready when
+// first use, in their own staging memory, and each publishes its half on its DevicePage. The connection is ready when
 // each has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is
 // already mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If
 // that fails for a pair, or the topology forbids it, the pair uses pinned host memory.
@@ -123,7 +123,7 @@ class CudaTransport final : public Transport {
   Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint64_t slot_bytes);
   /// On the host: sets every flag that a stream may wait for, repeatedly until the caller's streams are done.
   void release_streams();
-  /// True while calls may run. Messages between hosts move only during that time.
+  /// True: calls may run, and the proxy polls all the time. False: messages between hosts may be 0.1 s late.
   void attend(bool on) {
     if (Proxy* const proxy = across_hosts_ ? host_.proxy() : nullptr; proxy != nullptr) proxy->attend(on);
   }
@@ -210,7 +210,7 @@ class CudaTransport final : public Transport {
   Expected<SlabRemainder> take_slab(uint64_t bytes);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
-  /// Key of this rank's half of a connection on its status page.
+  /// Key of this rank's half of a connection on its DevicePage.
   static uint64_t half_name(const DeviceKey& connection, bool as_writer);
   Status publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
@@ -255,7 +255,7 @@ class CudaTransport final : public Transport {
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
   bool across_hosts_ = false;  // some ranks share no memory
-  bool local_peers_apart_ = false;  // ranks of one host share none either (RONDO_TRANSPORT=ucx)
+  bool local_peers_apart_ = false;  // ranks of one host share none either (RONDO_TRANSPORT without "shm+")
   bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;
 };

@@ -1,5 +1,5 @@
-// DevicePage: the part of a device communicator's status page in host memory. It shows the other ranks this rank's
-// staging memory and its halves of connections, and contains the stream engine's flags.
+// DevicePage: host memory of one rank of a device communicator, beside its StatusPage. It shows the other ranks this
+// rank's staging memory and its halves of connections, and contains the stream engine's flags.
 // Thread safety: only the owner writes, except the flags. A stored key publishes an entry with release.
 #pragma once
 

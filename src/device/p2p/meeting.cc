@@ -1,4 +1,4 @@
-// Connects the devices of a communicator: every rank announces its device and its status page and tests its links. Then
+// Connects the devices of a communicator: every rank announces its device and its DevicePage and tests its links. Then
 // all ranks agree on the links by the results of both ends.
 #include <fmt/format.h>
 
@@ -128,8 +128,8 @@ CudaTransport::~CudaTransport() {
   host_.keep(std::move(kept_));
 }
 
-// Threads of one process share pinned memory for as long as their world lives, and so does a single rank on its host.
-// Processes share memory that their transport maps in all of them.
+// Threads of one process, and a host's only rank, use pinned memory, which lives as long as any rank may access it.
+// Processes use memory that their transport maps in all of them.
 Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
   if (shares_with_processes()) {
     RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));

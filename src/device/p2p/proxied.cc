@@ -9,7 +9,7 @@
 
 namespace rondo {
 
-// Returns zeroed memory. It is pinned while calls may be running, because they do not wait for this thread.
+// Returns zeroed memory. Calls may run while it is pinned, because they do not wait for this thread.
 Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
   bytes = round_up(bytes, 4096);
   if (pinned_rest_.bytes < bytes) {
@@ -22,8 +22,8 @@ Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
   return pinned_rest_.take(bytes).at;
 }
 
-// A writer's end is ready when its readers on other hosts have announced their memory. Nothing must be allocated when
-// messages come, because that thread must not wait for the device.
+// A writer's end is ready when its readers on other hosts have announced their memory. The thread that receives the
+// messages must not allocate memory, because it must not wait for the device.
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const DeviceKey& connection) {
   const ConnectionKey& key = connection.key;
   const ConnectionForm form = connection.form;

@@ -18,7 +18,7 @@ enum class MessageKind : uint8_t {
   kData,     // a message of a Simple connection: its line, and data for the ring
   kCredit,   // a read counter
   kAbort,    // data: the reason
-  kLeaving,  // data: a PartingNote; step: number of kLines, kData and kSlot messages from the sender to the receiver
+  kLeaving,  // data: a PartingNote; step: number of lines of kLines, and of kData and kSlot messages, to the receiver
   kLeft,     // the answer after all of them have arrived
   kPagesAsked,
   kPages,   // data: a StatusPage and a PairPage
@@ -56,7 +56,7 @@ Status malformed(Rank rank, const Header& header, size_t bytes);
 enum class MayLand : uint8_t {
   kNo,
   kWhereAsked,  // if posted; otherwise it goes into the ring
-  kSoon,        // and may be left unread for a moment: its reader is about to post
+  kSoon,        // as kWhereAsked, or ask again `later`: the reader is about to post its receive
   kComplete,    // as kWhereAsked, for a message whose data have all arrived
 };
 

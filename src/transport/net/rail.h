@@ -44,7 +44,6 @@ class Rail {
   /// Sends a header and data without a copy: both must stay unchanged until the peer has acknowledged them. A zero-copy
   /// send is returned when `data` is no longer read.
   void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, ZeroCopySend* zero_copy = nullptr);
-  /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
   /// Works for a bounded time. True if a message has arrived. (Other activity is not counted: over a dead link it may
   /// never end.)
@@ -69,12 +68,11 @@ class Rail {
   std::vector<PeerLoss> losses(uint64_t before_ns) const;
   /// True if the kernel or a device has everything that was sent. Call again until then.
   virtual bool flush() = 0;
-  /// Closes all connections until `until_ns` of monotonic_ns(). False: this process's memory is still in use, therefore
-  /// neither it nor this object may ever be freed. The sink gets no more messages.
+  /// Closes all connections, by `until_ns` of monotonic_ns(). The sink gets no more messages. False: this process's
+  /// memory is still in use, therefore neither it nor this object may ever be freed.
   virtual bool close(uint64_t until_ns) = 0;
 
-  /// A descriptor that becomes readable when there are events, after arm() returned true; false: there are some
-  /// already.
+  /// event_fd() becomes readable at the next event after arm() returned true. False: there are events already.
   virtual int event_fd() const = 0;
   virtual bool arm() = 0;
   uint64_t session() const { return session_; }

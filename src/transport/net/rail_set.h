@@ -19,8 +19,8 @@
 
 namespace rondo::net {
 
-/// Splits "eth0,eth1". Errors: kInvalidArgument (an empty or repeated name, more than kMostRails).
 constexpr size_t kMostRails = 16;
+/// Splits "eth0,eth1". Errors: kInvalidArgument (an empty or repeated name, more than kMostRails).
 Expected<std::vector<std::string>> parse_rails(const std::string& names);
 
 class RailSet {

@@ -36,10 +36,10 @@ void fields(C& c, Hello& h) {
   c(h.shares_memory, h.pool_bytes, h.session, h.key, h.address);
 }
 
-// Some networks get the longest possible messages. If ranks share memory, they pass messages on there; without
-// zero-copy sends these go through rings that should stay in a core's cache. Long messages are used only if the pool
-// holds the rings to and from all peers eight times. With several rails the last message travels while the other rails
-// are idle, and should not be long.
+// Returns the longest message: more than 128 KiB only for networks with long_messages, if the pool can hold the rings
+// to and from all peers eight times. Ranks that share memory forward messages there. Without zero-copy sends these go
+// through rings, which should stay in a core's cache. With several rails, the other rails are idle while the last
+// message travels. Therefore it should not be long.
 uint32_t longest_message(const Network& network, size_t num_rails, const std::vector<Hello>& ranks,
                          bool all_zero_copy) {
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongAloneBytes;

@@ -99,7 +99,6 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   void attend(bool on) override;
   void say_received(const ConnectionKey& key);
 
-  /// The state of another rank.
   struct Remote {
     std::atomic<bool> departed = false;
     std::atomic<bool> heard = false;         // data have arrived from it over the network

@@ -183,10 +183,10 @@ void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
   r.told = read;
 }
 
-// A credit costs as much as a short message, and is sent as late as possible: for a ring after kRingMessages, because
-// the writer's lap may have no space for more, and without a ring after half of the lines. Data to the same rank make
-// it free; it goes with them after half as many messages. It is sent at once if a message takes so much of the ring
-// that writer and reader should reuse the same part, which is in their caches.
+// A credit costs as much as a short message. Therefore it is sent late: for a ring after kRingMessages, because the
+// writer's lap may have no space for more, and without a ring after half of the lines. If data go to the same rank, the
+// credit travels with them at no cost, after half as many messages. It is sent at once after a message so long that
+// writer and reader should reuse the same part of the ring, which is in their caches.
 bool RemoteFifos::tell_in_time(RailSet& rails) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)

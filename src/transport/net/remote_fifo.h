@@ -56,7 +56,7 @@ class RemoteFifos {
         sent_(static_cast<size_t>(nranks)),
         received_(static_cast<size_t>(nranks)),
         has_data_for_(static_cast<size_t>(nranks)) {}
-  /// The rails must be closed: its messages refer to this object.
+  /// Close the rails first: their messages refer to this object.
   ~RemoteFifos() { pool_->give_back(taken_); }
   RemoteFifos(const RemoteFifos&) = delete;
   RemoteFifos& operator=(const RemoteFifos&) = delete;
@@ -66,7 +66,7 @@ class RemoteFifos {
   void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
-  /// The replica of a connection that this rank reads. To itself: the writing FIFO, once it exists.
+  /// The replica of a connection that this rank reads. If this rank also writes it: the writer's FIFO, once it exists.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
 
   /// Proxied connections: sends from, or stores into, the views from now on; the first one is channel key.channel + 1.
@@ -91,7 +91,7 @@ class RemoteFifos {
   /// For kLines, kData, kCredit. Errors: the pool's, if a replica cannot be made; kInternal for an invalid message.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
-  /// Messages sent to a rank, and received from it.
+  /// Lines (kLines) and messages (kData, kSlot) sent to a rank, and received from it.
   uint64_t sent(Rank to) const { return sent_[static_cast<size_t>(to)]; }
   void count_sent(Rank to) { ++sent_[static_cast<size_t>(to)]; }
   void count_received(Rank from) { ++received_[static_cast<size_t>(from)]; }

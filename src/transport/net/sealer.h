@@ -43,7 +43,7 @@ class Sealer {
   bool open(Rank from, std::string_view header, const std::byte* sealed, size_t bytes, std::byte* plain);
 
  private:
-  /// The received ones of the last kWindow counters of a peer.
+  /// Which of the last kWindow counters of a peer were received.
   struct Seen {
     uint64_t next = 0;  // above all received counters
     std::vector<bool> recent = std::vector<bool>(kWindow);

@@ -1,8 +1,8 @@
 // Copies of the status pages of ranks on other hosts: requested in long waits, sent as bytes, and stored such that
 // concurrent readers get a whole record or none.
 //
-// Values that are valid on one host only are not copied: the owner's process, and the clock of its waits, which is sent
-// as an age. Thread safety: one storer; any readers.
+// Values that are valid on one host only are changed: on other hosts the owner's pid has no namespace, and the time of
+// its waits is sent as an age. Thread safety: one storer; any readers.
 #pragma once
 
 #include <cstddef>

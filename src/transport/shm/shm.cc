@@ -133,7 +133,7 @@ Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(LocalPeers& peers, 
   return t;
 }
 
-// Takes this rank's segment, and makes the file if it is the first of its ranks.
+// Takes this rank's segment. The first of the ranks that share a file makes the file.
 Status ShmTransport::prepare(Fd* own) {
   RONDO_TRY_ASSIGN(pool_, StagingPool::acquire());
   const uint64_t segment_bytes = round_up(layout_.total_bytes, kPageBytes);

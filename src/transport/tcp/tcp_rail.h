@@ -82,7 +82,7 @@ class TcpRail final : public Rail {
     uint32_t header_bytes = 0;
     size_t bytes = 0, got = 0;
     ReceiveTarget place;
-    size_t added = 0;       // in pieces: of `got`, the rest waits in the block
+    size_t added = 0;       // in pieces: bytes of `got` that are added; the others are in the block
     std::string elsewhere;  // for messages without destination, which are read too
     bool wanted = true;     // it has a destination
     bool in_pieces() const { return place.at == nullptr; }

@@ -22,7 +22,7 @@ constexpr size_t kMostBytes = 64 << 20;     // of a message's data
 // Reads available data: the current message to its destination, the rest into the buffer. Returns as recv().
 ptrdiff_t TcpRail::fill(Connection& c) {
   if (c.begin == c.end) c.begin = c.end = 0;
-  constexpr size_t kHead = 2 * sizeof(Frame) + sizeof(Header) + sizeof(DataHeader);  // preceded by a credit
+  constexpr size_t kHead = 2 * sizeof(Frame) + sizeof(Header) + sizeof(DataHeader);  // of a credit, then of data
   if (c.begin != 0 && c.begin + kHead > c.buffer.size()) {
     std::memmove(c.buffer.data(), c.buffer.data() + c.begin, c.end - c.begin);
     c.end -= c.begin;
@@ -114,7 +114,7 @@ bool TcpRail::begin_message(Connection& c) {
     return true;
   }
   if (!is_sealed() && m.header_bytes == sizeof(DataHeader)) {
-    // A peer may be ahead of this rank, which then posts its receive a moment later and saves a pass through the ring.
+    // This rank may be behind its peer, and post its receive in a moment. The data then need not pass through the ring.
     const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
     m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
     c.waits = m.place.later;

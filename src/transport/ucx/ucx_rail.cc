@@ -76,7 +76,7 @@ UcxRail::~UcxRail() {
   for (Incoming* i : incoming_) delete i;
 }
 
-// Lets UCX work until is_settled(); false: not before until_ns.
+// Progresses UCX until is_settled() returns true. Returns false if that has not happened by until_ns.
 bool UcxRail::settled(uint64_t until_ns, const std::function<bool()>& is_settled) {
   while (!is_settled()) {
     if (monotonic_ns() > until_ns) return false;
