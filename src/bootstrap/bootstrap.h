@@ -274,7 +274,7 @@ class Bootstrap {
                                          std::string* offer);
   Status finish_child(const std::vector<Rank>& members, const std::vector<std::string>& offers,
                       const std::function<Status()>& interrupt, Bootstrap* child);
-  Status find_whole();
+  Status still_whole_locked();
 
   // survivors.cc
   enum class Phase { kDecided, kRestarted };
@@ -283,7 +283,7 @@ class Bootstrap {
   std::optional<ViewMessage> next_view(Rank peer);
   bool is_gone(Rank peer);
   /// Returns a number that grows with attempts and phases and is above the sequence numbers of all other calls.
-  uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
+  uint32_t shrink_sequence() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
   bool has_begun_anew(Rank peer, bool phases_count);
   Expected<std::vector<bool>> await_views(const std::vector<Rank>& from);

@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
-constexpr int kOversubscribedPauseMs = 20;
+constexpr int kNoDescriptorPauseMs = 20;
 constexpr int kUnsentPollMs = 2;  // while a socket's buffer is full
 constexpr size_t kMaxJoinBytes = 256 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // to send a failure to all ranks
@@ -73,7 +73,7 @@ class Root {
       // All ranks may connect at once and must not displace each other. Their number is unknown until the first joins.
       acceptor_.set_most(kMaxPending + static_cast<size_t>(std::max(0, nranks_ - num_present_)));
       if (acceptor_.is_open() && !acceptor_.look().ok())
-        ::poll(nullptr, 0, kOversubscribedPauseMs);  // no descriptor is free
+        ::poll(nullptr, 0, kNoDescriptorPauseMs);  // no descriptor is free
       for (Connection* c : std::exchange(come_, {})) serve(*c);
       drop_the_finished();
       watch_the_clock();

@@ -70,7 +70,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& 
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
                                                                     const BootstrapOptions& options) {
   const Call call(*this);
-  Awaited how{FrameKind::kOffer, stream_tag(), {}, {}, &*shrink_deadline_};
+  Awaited how{FrameKind::kOffer, shrink_sequence(), {}, {}, &*shrink_deadline_};
   how.skip_others = true;
   how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
   std::string mine;
@@ -101,7 +101,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
 }
 
 // Returns an error if a rank is gone or has given up. The caller holds the turn.
-Status Bootstrap::find_whole() {
+Status Bootstrap::still_whole_locked() {
   if (!failure_.ok()) return failure_;
   if (interrupt_) RONDO_TRY(interrupt_());
   while (!look().empty()) {
@@ -123,7 +123,7 @@ Status Bootstrap::find_whole() {
 
 Status Bootstrap::still_whole() {
   const Call call(*this);
-  return find_whole();
+  return still_whole_locked();
 }
 
 // Gathers the results of all ranks. A rank that knows that another will not take part sends kGaveUp instead.
@@ -131,7 +131,7 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   constexpr double kGraceS = 0.5;  // a rank that is still making gives up first, because it can name the missing rank
   const Call call(*this);
   ++sequence_;
-  Status why = find_whole();
+  Status why = still_whole_locked();
   if (why.ok() && (made.code() == StatusCode::kTimeout || made.code() == StatusCode::kAborted)) why = made;
   if (!why.ok()) return give_up(sequence_, std::move(why));
   const Deadline deadline(options.deadline_s, options.abort);

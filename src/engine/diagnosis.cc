@@ -11,7 +11,7 @@ namespace rondo {
 namespace {
 
 // After such a wait, a finished rank's death is an error too. Waits on status pages that are older are not reported.
-constexpr uint64_t kStillnessNs = 500'000'000;
+constexpr uint64_t kLongWaitNs = 500'000'000;
 constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // time for the peer to post its call
 
 std::string describe_shape(const OperationShape& s) {
@@ -127,7 +127,7 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
   std::optional<PeerLoss> died = transport_.find_lost();
-  if (died && (!finished(died->rank) || waited_ns >= kStillnessNs)) return died;
+  if (died && (!finished(died->rank) || waited_ns >= kLongWaitNs)) return died;
   if (!left) return left;
   *cause = transport_.parting_failure(left->rank);
   if (!cause->ok()) left->how += fmt::format(" after this failure: {}", cause->message());
@@ -286,7 +286,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     const uint64_t posted = page->last_posted(), finished = page->last_finished();
     std::vector<Rank> data, room;
     uint64_t where = op.sequence;
-    for (const PeerWait& w : page->waits_since(monotonic_ns() - kStillnessNs)) {
+    for (const PeerWait& w : page->waits_since(monotonic_ns() - kLongWaitNs)) {
       if (!w.pair && w.sequence <= finished) continue;  // this wait is over
       (w.for_room ? room : data).push_back(w.peer);
       if (!w.pair) where = w.sequence;

@@ -303,8 +303,8 @@ bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
   into_.clear();
   for (WritePort* to : s.send)
     if (std::byte* at = to->place(stays, w.ring_bytes, collective_reduces(p.operation.collective))) into_.push_back(at);
-  const bool landed = s.recv.size() == 1 && s.recv[0]->landed(fingerprint) != nullptr;
-  if (landed) src = dst = nullptr;  // the transport has stored the result: only the forwarding is left to do
+  const bool is_stored = s.recv.size() == 1 && s.recv[0]->posted_data(fingerprint) != nullptr;
+  if (is_stored) src = dst = nullptr;  // the transport has stored the result: only the forwarding is left to do
   if (!combine(op, s, w.num_elems, src, dst)) [[unlikely]]
     return false;
   for (WritePort* to : s.send) ports_.post_data(*to, w.ring_bytes, fingerprint, &op);
@@ -333,8 +333,8 @@ bool Executor::find_messages(Operation& op, const ProgramStep& s, uint32_t bytes
         continue;
       }
     }
-    const std::byte* landed = r->landed(op.fingerprint(s));
-    received_.push_back({landed != nullptr ? landed : r->fifo.data()});
+    const std::byte* stored = r->posted_data(op.fingerprint(s));
+    received_.push_back({stored != nullptr ? stored : r->fifo.data()});
   }
   return true;
 }

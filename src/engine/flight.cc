@@ -51,7 +51,7 @@ uint64_t OperationQueue::communicator_id() {
   return first != nullptr ? std::atomic_ref(first->communicator).load(std::memory_order_relaxed) : 0;
 }
 
-FlightRecord OperationQueue::look(bool lanes) {
+FlightRecord OperationQueue::flight_record(bool lanes) {
   FlightRecord f;
   f.identity = {communicator_id(), rank_, nranks_};
   f.pid = getpid();

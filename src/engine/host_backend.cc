@@ -15,11 +15,11 @@ class DriverWatch final : public WaitObserver {
  public:
   explicit DriverWatch(OperationQueue& queue) : queue_(queue) {}
   bool urgent() override { return queue_.transport().aborted_by().has_value() && queue_.check_abort(); }
-  bool give_up(uint64_t waited_ns) override {
+  bool check_wait(uint64_t waited_ns) override {
     queue_.diagnose(waited_ns);
     return queue_.has_failed();
   }
-  void oversubscribed() override { queue_.even_out(); }
+  void rebalance() override { queue_.even_out(); }
 
  private:
   OperationQueue& queue_;
@@ -215,7 +215,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
       }
     if (moved) spin.moved();
     else spin.idle();
-    if (pass % kPassesPerCheck == 0) watch.give_up(0);
+    if (pass % kPassesPerCheck == 0) watch.check_wait(0);
   }
   for (OperationQueue* q : queues) {
     q->stop_contending();

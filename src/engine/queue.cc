@@ -63,12 +63,12 @@ bool OperationQueue::step_lanes(Operation& op) {
       moved = true;
       // If a message arrived before its receive was posted, take it at once. Otherwise the transport would always be
       // one message ahead and would never deliver to the destination buffer.
-      if (!carries_ || !receives_next(op, i)) [[likely]]
+      if (!needs_progress_ || !receives_next(op, i)) [[likely]]
         break;
     }
   }
   // When an operation has finished, rest() sends the last messages.
-  if (carries_ && (op.lanes_left != 0 || !ports_.open_sends().empty())) [[unlikely]]
+  if (needs_progress_ && (op.lanes_left != 0 || !ports_.open_sends().empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
 }

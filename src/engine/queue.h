@@ -12,7 +12,7 @@
 // messages of their connections.
 //
 // Thread safety: from any thread: drive(), leave(), rest(), contend(), stop_contending(), contended(), needs_helper(),
-// set_helper(), outstanding(), look(false), want_flight(), has_failed(), failure(), cause(), and the accessors of
+// set_helper(), outstanding(), flight_record(false), want_flight(), has_failed(), failure(), cause(), and accessors of
 // constants. All other functions only from the driver.
 #pragma once
 
@@ -51,7 +51,7 @@ class OperationQueue {
       : rank_(rank),
         nranks_(nranks),
         transport_(transport),
-        carries_(transport.needs_progress()),
+        needs_progress_(transport.needs_progress()),
         spin_(spin),
         ports_(rank, transport),
         executor_(rank, nranks, ports_),
@@ -69,11 +69,11 @@ class OperationQueue {
   void leave() { driver_.store(0, std::memory_order_release); }
   /// Ends the driver's work. The transport completes outstanding messages without it.
   void rest() {
-    if (carries_) [[unlikely]]
+    if (needs_progress_) [[unlikely]]
       transport_.rest();
   }
   /// Returns true if programs may run in their `once` form. That form does not move messages of the transport.
-  bool may_run_once() const { return !carries_; }
+  bool may_run_once() const { return !needs_progress_; }
   /// Requests the role for a waiting thread. The helper does not take it until stop_contending().
   void contend() { contenders_.fetch_add(1); }
   void stop_contending() {
@@ -105,7 +105,7 @@ class OperationQueue {
   void diagnose(uint64_t waited_ns);
   /// Returns the running operations and the visible state of the other ranks. `lanes`: true if the caller drives.
   /// Otherwise the record does not contain the running operations, because they may end at any moment.
-  FlightRecord look(bool lanes);
+  FlightRecord flight_record(bool lanes);
   /// Compares this rank's calls with the other ranks' calls, as far as their status pages show them. Call it when this
   /// rank makes no more calls. O(ranks). Errors: kMismatch.
   Status compare_calls();
@@ -195,7 +195,7 @@ class OperationQueue {
   Rank rank_;
   int nranks_;
   Transport& transport_;
-  const bool carries_;  // the driver moves the transport's messages
+  const bool needs_progress_;  // the driver moves the transport's messages
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;
@@ -229,7 +229,7 @@ class QueueWatch final : public WaitObserver {
       }
     return false;
   }
-  bool give_up(uint64_t waited_ns) override {
+  bool check_wait(uint64_t waited_ns) override {
     for (OperationQueue* q : queues_)
       if (q->drive()) {
         q->diagnose(waited_ns);

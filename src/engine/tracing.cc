@@ -116,7 +116,7 @@ Status Tracing::write_trace(std::string_view why) {
 }
 
 Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes) {
-  FlightRecord record = queue_.look(lanes);
+  FlightRecord record = queue_.flight_record(lanes);
   if (device_calls_ != nullptr) {
     record.current = device_calls_();
     record.current_known = true;
@@ -139,7 +139,7 @@ void Tracing::failing(const Status& status) {
 
 void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> calls) {
   if (!settings_.flight_directory.empty()) {
-    FlightRecord record = queue_.look(false);
+    FlightRecord record = queue_.flight_record(false);
     record.current = std::move(calls);
     record.current_known = true;
     complain(write_record(std::move(record), settings_.flight_directory, "error", &status));

@@ -114,7 +114,7 @@ class Rounds {
         rank += cores_;  // the next rank on this core
         if (rank >= static_cast<int>(ranks_.size())) rank %= cores_;
       }
-      for (Channel& c : channels_) c.visible = c.posted;
+      for (Connection& c : connections_) c.visible = c.posted;
       ++round_;
       still_ = moved ? 0 : still_ + 1;
       if (still_ > 2 * static_cast<int>(ranks_.size())) return -1;
@@ -124,11 +124,11 @@ class Rounds {
 
  private:
   static constexpr int kDepth = 4;  // messages in flight beyond those of one operation
-  struct Channel {                  // one reader's view of a connection
+  struct Connection {               // as one reader sees it
     int posted = 0, visible = 0, consumed = 0, room = kDepth;
   };
   struct Step {
-    std::vector<int> recv, send;  // channels
+    std::vector<int> recv, send;  // connections
     int wait_lane = -1, wait_pc = 0;
   };
   struct RankState {
@@ -137,9 +137,9 @@ class Rounds {
     int operation = 0;
   };
 
-  int channel(Rank writer, Rank reader, const Port& p) {
-    const auto [it, fresh] = index_.try_emplace({writer, reader, p.tag, p.group}, static_cast<int>(channels_.size()));
-    if (fresh) channels_.emplace_back();
+  int connection(Rank writer, Rank reader, const Port& p) {
+    auto [it, fresh] = index_.try_emplace({writer, reader, p.tag, p.group}, static_cast<int>(connections_.size()));
+    if (fresh) connections_.emplace_back();
     return it->second;
   }
   RankState prepare(const RankSchedule& s) {
@@ -152,9 +152,9 @@ class Rounds {
           step.wait_lane = i.src_first;
           step.wait_pc = i.dst_first;
         } else if (!i.is(kFlagDirect)) {
-          for (const Port& p : s.recv_ports(i)) step.recv.push_back(channel(p.peer, s.rank, p));
-          for (const Port& p : s.send_ports(i)) step.send.push_back(channel(s.rank, p.peer, p));
-          for (int c : step.send) ++channels_[c].room;
+          for (const Port& p : s.recv_ports(i)) step.recv.push_back(connection(p.peer, s.rank, p));
+          for (const Port& p : s.send_ports(i)) step.send.push_back(connection(s.rank, p.peer, p));
+          for (int c : step.send) ++connections_[c].room;
         }
         r.lanes.back().push_back(std::move(step));
       }
@@ -166,9 +166,9 @@ class Rounds {
   bool possible(const RankState& r, const Step& s) const {
     if (s.wait_lane >= 0) return r.pc[s.wait_lane] > static_cast<size_t>(s.wait_pc);
     for (int c : s.recv)
-      if (channels_[c].visible <= channels_[c].consumed) return false;
+      if (connections_[c].visible <= connections_[c].consumed) return false;
     for (int c : s.send)
-      if (channels_[c].posted - channels_[c].consumed >= channels_[c].room) return false;
+      if (connections_[c].posted - connections_[c].consumed >= connections_[c].room) return false;
     return true;
   }
 
@@ -182,8 +182,8 @@ class Rounds {
       for (size_t lane = 0; lane < r.lanes.size(); ++lane) {
         size_t& pc = r.pc[lane];
         while (pc < r.lanes[lane].size() && possible(r, r.lanes[lane][pc])) {
-          for (int c : r.lanes[lane][pc].recv) ++channels_[c].consumed;
-          for (int c : r.lanes[lane][pc].send) ++channels_[c].posted;
+          for (int c : r.lanes[lane][pc].recv) ++connections_[c].consumed;
+          for (int c : r.lanes[lane][pc].send) ++connections_[c].posted;
           ++pc;
           moved = true;
         }
@@ -203,7 +203,7 @@ class Rounds {
   int cores_, round_ = 0, still_ = 0;
   std::vector<RankState> ranks_;
   std::vector<int> running_;  // by core
-  std::vector<Channel> channels_;
+  std::vector<Connection> connections_;
   std::map<std::tuple<Rank, Rank, uint16_t, uint16_t>, int> index_;
 };
 

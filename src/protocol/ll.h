@@ -61,11 +61,11 @@ struct Ll {
     const uint32_t first = static_cast<uint32_t>(v.lo >> 32), second = static_cast<uint32_t>(v.hi >> 32);
     data = (v.lo & 0xffffffff) | v.hi << 32;
     if (first == flag && second == flag) return Arrival::kReady;
-    return other_name(first, flag) || other_name(second, flag) ? Arrival::kMismatch : Arrival::kNotYet;
+    return other_fingerprint(first, flag) || other_fingerprint(second, flag) ? Arrival::kMismatch : Arrival::kNotYet;
   }
 
  private:
-  RONDO_HOST_DEVICE static bool other_name(uint32_t found, uint32_t flag) {
+  RONDO_HOST_DEVICE static bool other_fingerprint(uint32_t found, uint32_t flag) {
     return found != flag && found >> 24 != 0 && (found & kLlStepMask) == (flag & kLlStepMask);
   }
 };

@@ -105,7 +105,7 @@ bool HostSpin::idle_slow() {
       const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
       const uint32_t yields_per_look = settings_.home_cpu >= 0 ? 32 : 512;  // at home a look costs nothing
       const uint32_t yields = std::atomic_ref<uint32_t>(bell_->yields).fetch_add(1, std::memory_order_relaxed);
-      if (yields % yields_per_look == yields_per_look - 1) observer_.oversubscribed();
+      if (yields % yields_per_look == yields_per_look - 1) observer_.rebalance();
       if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
     }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;
@@ -117,7 +117,7 @@ bool HostSpin::idle_slow() {
   }
   if (now - last_check_ns_ >= kCheckNs) {
     last_check_ns_ = now;
-    if (observer_.give_up(now - waiting_since_ns_)) return false;
+    if (observer_.check_wait(now - waiting_since_ns_)) return false;
   }
   if (bell_ != nullptr && now - waiting_since_ns_ >= uint64_t{settings_.yield_us} * 1000) {
     std::atomic_ref<uint32_t>(bell_->asleep).store(1, std::memory_order_seq_cst);

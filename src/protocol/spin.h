@@ -55,8 +55,8 @@ inline void cpu_pause() {
 class WaitObserver {
  public:
   virtual bool urgent() = 0;                     // at every yield, must be cheap: true ends the wait (an abort flag)
-  virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: checks the deadline, true ends the wait
-  virtual void oversubscribed() {}               // after some yields, if ranks are oversubscribed or have a home_cpu
+  virtual bool check_wait(uint64_t waited_ns) = 0;  // about every millisecond: checks the deadline, true ends the wait
+  virtual void rebalance() {}                       // after some yields, if ranks are oversubscribed or have a home_cpu
  protected:
   ~WaitObserver() = default;
 };

@@ -90,7 +90,7 @@ class PostedReceive {
     return wanted_.load(std::memory_order_relaxed) != kNone && at < at_ + bytes_ && at_ < at + bytes;
   }
   /// Returns the destination of an arrived message; nullptr if the message is in the ring.
-  const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
+  const std::byte* find(uint64_t flag) const { return filled_ == flag ? at_ : nullptr; }
   /// Cancels the posted receive. Call it after a message has arrived.
   void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
 
@@ -120,7 +120,7 @@ class PostedReceive {
   }
   /// Ends a claim: all bytes have arrived.
   void finish() {
-    landed_ = asked_;
+    filled_ = asked_;
     wanted_.store(kNone, std::memory_order_release);
   }
   /// Ends a claim: the message will not arrive.
@@ -134,7 +134,7 @@ class PostedReceive {
   uint32_t bytes_ = 0;
   Add add_;  // empty: the message is copied
   std::atomic<uint64_t> wanted_ = kNone;
-  uint64_t landed_ = kNone;  // the last one
+  uint64_t filled_ = kNone;  // the last one
 };
 
 }  // namespace rondo

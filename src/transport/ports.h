@@ -121,7 +121,7 @@ struct ReadPort {
   bool pulls = false;                       // some messages are in their writer's buffers
 
   /// Returns the destination of the arrived message if it was stored there; nullptr if it is in the ring.
-  const std::byte* landed(uint32_t fingerprint) const {
+  const std::byte* posted_data(uint32_t fingerprint) const {
     return posted_receive != nullptr ? posted_receive->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
   /// Returns true if the arrived message cannot be pulled and its writer has not copied it into the ring yet.

@@ -29,7 +29,7 @@ struct LaneByLane {
     const auto lane = static_cast<uint32_t>(random / started % lanes);
     const bool moved = op.lanes_left != 0 && !op.program->lanes[lane].empty() &&
                        op.lanes[lane].loop < op.program->num_loops && q.executor_.step(op, lane);
-    const bool carried = q.carries_ && q.transport_.progress();
+    const bool carried = q.needs_progress_ && q.transport_.progress();
     return q.retire_if_done(i) || moved || carried;
   }
 };

@@ -29,7 +29,7 @@ TEST(Spin, ThreadsThatShareCoresWithCallersSleepSoon) {
 
 struct Patient : WaitObserver {
   bool urgent() override { return false; }
-  bool give_up(uint64_t) override { return false; }
+  bool check_wait(uint64_t) override { return false; }
 };
 
 // Announced, so that its peers ring. None does, and the bounded sleep ends.
@@ -42,7 +42,7 @@ TEST(Spin, ASleepIsAnnouncedAndEnds) {
 }
 
 struct Counting : Patient {
-  void oversubscribed() override { ++num_looks; }
+  void rebalance() override { ++num_looks; }
   int num_looks = 0;
 };
 

@@ -53,7 +53,7 @@ static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 Status malformed(Rank rank, const Header& header, size_t bytes);
 
 /// Whether a message may go to a posted receive.
-enum class MayLand : uint8_t {
+enum class PostedReceiveUse : uint8_t {
   kNo,
   kWhereAsked,  // if posted; otherwise it goes into the ring
   kSoon,        // as kWhereAsked, or ask again `later`: the reader is about to post its receive
@@ -71,7 +71,7 @@ class Sink {
  public:
   /// The destination of a kData or kSlot message with `bytes` bytes of data. If there is none, the sink has handled the
   /// error.
-  virtual ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) = 0;
+  virtual ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, PostedReceiveUse use) = 0;
   /// A complete message. kData, kSlot: the data are already stored.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
   /// An unreadable message arrived. It is never sent again: operations that wait for it fail on all ranks with this

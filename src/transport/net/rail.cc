@@ -12,7 +12,7 @@ Status malformed(Rank rank, const Header& h, size_t bytes) {
 }
 
 bool Sink::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
-  const ReceiveTarget to = place(header, line, bytes, MayLand::kComplete);
+  const ReceiveTarget to = place(header, line, bytes, PostedReceiveUse::kComplete);
   if (to.at == nullptr && to.posted_receive == nullptr) return false;
   if (to.at == nullptr) to.posted_receive->add(data, 0, bytes);
   else if (to.at != data) std::memcpy(to.at, data, bytes);

@@ -281,26 +281,26 @@ void RemoteTransport::send_from(const ConnectionKey& key, std::span<const FifoVi
 void RemoteTransport::receive_into(const ConnectionKey& key, std::span<const FifoView> channels) {
   const std::lock_guard lock(mutex_);
   fifos_->adopt_reader(key, channels);
-  say_received(key);
+  send_opened(key);
 }
 
 void RemoteTransport::carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
                                   uint64_t slot_bytes) {
   const std::lock_guard lock(mutex_);
   slots_->add(key, data, flags, slot_bytes);
-  if (key.writer != rank_) say_received(key);
+  if (key.writer != rank_) send_opened(key);
 }
 
-void RemoteTransport::say_received(const ConnectionKey& key) {
+void RemoteTransport::send_opened(const ConnectionKey& key) {
   rails_->send_copy(key.writer, header_of(MessageKind::kOpened, key, 0), nullptr, 0);
   rails_->progress();
 }
 
 bool RemoteTransport::is_received(const ConnectionKey& key, Rank reader) {
   const std::lock_guard lock(mutex_);
-  if (received_.contains(pack(key, reader))) return true;
+  if (ready_readers_.contains(pack(key, reader))) return true;
   move();
-  return received_.contains(pack(key, reader));
+  return ready_readers_.contains(pack(key, reader));
 }
 
 void RemoteTransport::attend(bool on) {

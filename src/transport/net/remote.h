@@ -97,7 +97,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   void carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
   bool is_received(const ConnectionKey& key, Rank reader) override;
   void attend(bool on) override;
-  void say_received(const ConnectionKey& key);
+  void send_opened(const ConnectionKey& key);
 
   struct Remote {
     std::atomic<bool> departed = false;
@@ -136,7 +136,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   void keep_for_good();
   void poll_loop();
   void wake_poller();
-  ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
+  ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, PostedReceiveUse use) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
   void fail_here(const Status& why) override;
 
@@ -155,7 +155,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   std::mutex mutex_;  // guards the rails, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<ProxySlots> slots_;
-  std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
+  std::unordered_set<uint64_t> ready_readers_;  // packed keys of proxied connections
   std::unique_ptr<RailSet> rails_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // raised by this rank while handling a message

@@ -173,43 +173,43 @@ bool RemoteFifos::carry_data(SendState& o, RailSet& rails) {
 }
 
 bool RemoteFifos::carry(RailSet& rails) {
-  bool any = tell_in_time(rails);
+  bool any = send_due_credits(rails);
   for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, rails) : carry_data(*o, rails);
   return any;
 }
 
-void RemoteFifos::tell(Replica& r, uint64_t read, RailSet& rails) {
+void RemoteFifos::send_credit(Replica& r, uint64_t read, RailSet& rails) {
   rails.send_copy(r.key.writer, header_of(MessageKind::kCredit, r.key, read), nullptr, 0);
-  r.told = read;
+  r.credited_steps = read;
 }
 
 // A credit costs as much as a short message. Therefore it is sent late: for a ring after kRingMessages, because the
 // writer's lap may have no space for more, and without a ring after half of the lines. If data go to the same rank, the
 // credit travels with them at no cost, after half as many messages. It is sent at once after a message so long that
 // writer and reader should reuse the same part of the ring, which is in their caches.
-bool RemoteFifos::tell_in_time(RailSet& rails) {
+bool RemoteFifos::send_due_credits(RailSet& rails) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
     if (posted(o->view, o->step)) has_data_for_[static_cast<size_t>(o->reader)] = true;
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    const bool at_once = r->last_bytes >= kRestartBytes && !r->lands;
+    const bool at_once = r->last_bytes >= kRestartBytes && !r->used_posted_receive;
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
     const bool free = has_data_for_[static_cast<size_t>(r->key.writer)];
-    if (read - r->told < (at_once ? 1 : free ? late / 2 : late)) continue;
-    tell(*r, read, rails);
+    if (read - r->credited_steps < (at_once ? 1 : free ? late / 2 : late)) continue;
+    send_credit(*r, read, rails);
     any = true;
   }
   return any;
 }
 
-bool RemoteFifos::tell(RailSet& rails) {
+bool RemoteFifos::send_credits(RailSet& rails) {
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    if (read == r->told) continue;
-    tell(*r, read, rails);
+    if (read == r->credited_steps) continue;
+    send_credit(*r, read, rails);
     any = true;
   }
   return any;
@@ -220,18 +220,18 @@ bool RemoteFifos::has_unsent() const {
 }
 
 Expected<ReceiveTarget> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes,
-                                           MayLand may_land) {
+                                           PostedReceiveUse use) {
   if (header.inline_only != 0) return malformed(rank_, header, bytes);
   RONDO_TRY_ASSIGN(Replica * r, replica(key_of(header, header.from, rank_)));
   DataPlace at;
   std::memcpy(&at, line.payload, sizeof at);
   if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
     return malformed(rank_, header, bytes);
-  const bool lands = may_land != MayLand::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
+  const bool claimed = use != PostedReceiveUse::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
   // The reader of a message that waits is about to post: the next attempt may find its receive.
-  const bool waits = may_land == MayLand::kSoon && r->lands && !lands && !let_go_;
-  if (may_land != MayLand::kComplete) r->lands = lands || waits;
-  if (lands) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};
+  const bool waits = use == PostedReceiveUse::kSoon && r->used_posted_receive && !claimed && !let_go_;
+  if (use != PostedReceiveUse::kComplete) r->used_posted_receive = claimed || waits;
+  if (claimed) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};
   return waits ? ReceiveTarget{.later = true} : ReceiveTarget{r->view.data + at.offset};
 }
 

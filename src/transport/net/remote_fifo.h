@@ -9,8 +9,8 @@
 // message.
 //
 // A message is sent from the ring and stays there until its credit arrives. One credit serves several messages
-// (tell_in_time). If nothing else moves, the reader sends all credits, because a writer may wait for any: they show the
-// free space in the ring.
+// (send_due_credits). If nothing else moves, the reader sends all credits, because a writer may wait for any: they show
+// the free space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
 // the others pass through the ring (protocol/zero_copy.h). A multicast FIFO has a replica for each reader. For a
@@ -82,12 +82,12 @@ class RemoteFifos {
   /// Sends new messages and credits; true if there were any.
   bool carry(RailSet& rails);
   /// Sends all pending credits; true if there were any.
-  bool tell(RailSet& rails);
+  bool send_credits(RailSet& rails);
   /// True when carry() would send.
   bool has_unsent() const;
 
   /// The destination of a kData message. Errors: as arrived().
-  Expected<ReceiveTarget> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
+  Expected<ReceiveTarget> place(const Header& header, const HeaderLine& line, size_t bytes, PostedReceiveUse use);
   /// For kLines, kData, kCredit. Errors: the pool's, if a replica cannot be made; kInternal for an invalid message.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
@@ -110,9 +110,9 @@ class RemoteFifos {
   struct Replica {
     ConnectionKey key;
     FifoView view;
-    uint64_t told = 0;        // steps already reported to the writer as read
+    uint64_t credited_steps = 0;  // steps already reported to the writer as read
     uint64_t last_bytes = 0;  // of data
-    bool lands = false;       // the last message that was placed before it was complete used a posted receive
+    bool used_posted_receive = false;  // by the last message that was placed before it was complete
     PostedReceive posted_receive;
   };
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, ZeroCopySend* zero_copy_sends);
@@ -120,8 +120,8 @@ class RemoteFifos {
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Replica* add_replica(const ConnectionKey& key, const FifoView& view);
   Expected<Replica*> replica(const ConnectionKey& key);
-  bool tell_in_time(RailSet& rails);
-  void tell(Replica& r, uint64_t read, RailSet& rails);
+  bool send_due_credits(RailSet& rails);
+  void send_credit(Replica& r, uint64_t read, RailSet& rails);
   bool carry_lines(SendState& o, RailSet& rails);
   bool carry_data(SendState& o, RailSet& rails);
 

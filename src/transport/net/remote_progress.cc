@@ -39,7 +39,7 @@ bool RemoteTransport::move() {
   moved |= answer_leavers();
   if (std::exchange(abort_untold_, false)) tell_abort();
   if (moved) idle_passes_ = 0;
-  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*rails_);
+  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->send_credits(*rails_);
   return moved;
 }
 
@@ -68,9 +68,9 @@ void RemoteTransport::rest() {
   if (something_left) wake_poller();
 }
 
-ReceiveTarget RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
+ReceiveTarget RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, PostedReceiveUse use) {
   const auto at =
-      header.kind == MessageKind::kSlot ? slots_->place(header, bytes) : fifos_->place(header, line, bytes, may_land);
+      header.kind == MessageKind::kSlot ? slots_->place(header, bytes) : fifos_->place(header, line, bytes, use);
   if (at.ok()) return *at;
   fail_here(at.status());
   return {};
@@ -105,7 +105,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       rails_->send_copy(header.from, h, both.data(), both.size());
       break;
     }
-    case MessageKind::kOpened: received_.insert(pack(key_of(header, rank_, header.from), header.from)); break;
+    case MessageKind::kOpened: ready_readers_.insert(pack(key_of(header, rank_, header.from), header.from)); break;
     case MessageKind::kSlot: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
     case MessageKind::kSlotEmpty: s = slots_->arrived(header); break;
     case MessageKind::kPages:
@@ -215,7 +215,7 @@ void RemoteTransport::poll_loop() {
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
       // Other threads need the lock too.
       int moves = 0;
-      while (moves < kMovesAtOnce && (move() || fifos_->tell(*rails_))) ++moves;
+      while (moves < kMovesAtOnce && (move() || fifos_->send_credits(*rails_))) ++moves;
       moved = moves != 0;
       quiet = moves < kMovesAtOnce && rails_->arm();
       listens_ = quiet && !attended;

@@ -116,7 +116,8 @@ bool TcpRail::begin_message(Connection& c) {
   if (!is_sealed() && m.header_bytes == sizeof(DataHeader)) {
     // This rank may be behind its peer, and post its receive in a moment. The data then need not pass through the ring.
     const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
-    m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
+    m.place = sink_.place(m.header.header, m.header.line, m.bytes,
+                          may_wait ? PostedReceiveUse::kSoon : PostedReceiveUse::kWhereAsked);
     c.waits = m.place.later;
     c.looks = c.waits ? c.looks + 1 : 0;
     if (c.waits) {

@@ -211,7 +211,7 @@ bool UcxRail::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
 // Receives data of a rendezvous; `announced` names it to UCX.
 void UcxRail::fetch(const DataHeader& h, bool with_line, void* announced, size_t bytes) {
   auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = with_line ? sink_.place(h.header, h.line, bytes, MayLand::kNo).at : nullptr;
+  void* to = with_line ? sink_.place(h.header, h.line, bytes, PostedReceiveUse::kNo).at : nullptr;
   if (to == nullptr) {
     incoming->elsewhere.resize(bytes);
     to = incoming->elsewhere.data();

@@ -27,8 +27,8 @@ class End final : public Sink {
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     rails = std::move(*made);
   }
-  ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override {
-    auto at = fifos.place(header, line, bytes, may_land);
+  ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, PostedReceiveUse use) override {
+    auto at = fifos.place(header, line, bytes, use);
     EXPECT_TRUE(at.ok()) << at.status().to_string();
     return at.ok() ? *at : ReceiveTarget{};
   }
@@ -81,7 +81,7 @@ TEST(RemoteFifo, AWriterAlwaysGetsSpaceForTheNextMessage) {
           while (!has_space() && reader.step() != writer.step()) ASSERT_NO_FATAL_FAILURE(read_one());
           ASSERT_TRUE(within(has_space)) << "message " << i << ", and all earlier ones are read";
           writer.post_data(bytes, 1);
-          if (random() % 8 == 0) ends[1].fifos.tell(*ends[1].rails);  // as after a pause, so that laps begin anywhere
+          if (random() % 8 == 0) ends[1].fifos.send_credits(*ends[1].rails);  // as after a pause: laps begin anywhere
           if (random() % 3 == 0 && reader.step() != writer.step()) {
             ASSERT_NO_FATAL_FAILURE(read_one());
           }

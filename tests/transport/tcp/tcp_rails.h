@@ -34,11 +34,11 @@ inline std::string text_of(uint64_t number, size_t bytes) {
 // Stores messages by step as strings, or where `landing` points.
 class Reader final : public Sink {
  public:
-  ReceiveTarget place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
-    EXPECT_NE(may_land, MayLand::kNo);
+  ReceiveTarget place(const Header& h, const HeaderLine&, size_t bytes, PostedReceiveUse use) override {
+    EXPECT_NE(use, PostedReceiveUse::kNo);
     if (refuses) return {};
     if (posted_receive.claim(bytes, h.step)) return {posted_receive.place(), &posted_receive};
-    if (waits && may_land == MayLand::kSoon) {
+    if (waits && use == PostedReceiveUse::kSoon) {
       ++looks;
       return {nullptr, nullptr, true};
     }
