@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace rondo {
@@ -18,10 +21,16 @@ class Fd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
-  void reset(int fd = -1);
+  void reset(int fd = -1) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
   /// Shuts the connection or listening socket down, also for copies that a fork left in other processes, then closes
   /// it.
-  void shut();
+  void shut() {
+    if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+    reset();
+  }
 
  private:
   int fd_ = -1;
