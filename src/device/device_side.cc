@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/outcome.h"
+#include "device/engine/grid_reduce.h"
+#include "device/engine/images.h"
 #include "device/topology/probe.h"
 #include "topology/select.h"
 
@@ -77,28 +79,46 @@ Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view en
   return world;
 }
 
-// The link between two ranks' devices by this machine's description. If it does not have one of them (another process
-// may see other devices), only the self-test decides.
-DeviceLink choose_link(const GpuMachine& machine, const LinkPreferences& preferences,
-                       const CudaTransport::DeviceOfRank& a, const CudaTransport::DeviceOfRank& b) {
-  DeviceLink link;
-  link.way = a.same_device(b) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
-  link.whole_lines = a.same_device(b);
-  if (!preferences.p2p && !a.same_device(b)) {
-    link.way = DeviceLink::Way::kHost;
-    return link;
-  }
-  auto place = [&](const CudaTransport::DeviceOfRank& d) {
-    const std::string uuid = uuid_text(d.uuid);
-    return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(),
-                                              [&](const GpuDevice& g) {
-                                                return g.uuid.ends_with(uuid);  // after GPU- or MIG-
-                                              }) -
-                                 machine.devices.begin());
-  };
-  const RankPlace x{0, 0, place(a), 0}, y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place(b), 0};
-  if (std::max(x.device, y.device) >= machine.devices.size()) return link;
+// The index of a rank's device in the description, which gets the device if it lacks it.
+uint32_t place_of(GpuMachine& machine, const CudaTransport::DeviceOfRank& d) {
+  const std::string uuid = uuid_text(d.uuid);
+  const auto known = std::find_if(machine.devices.begin(), machine.devices.end(),
+                                  [&](const GpuDevice& g) { return g.uuid.ends_with(uuid); });  // after GPU- or MIG-
+  const auto place = static_cast<uint32_t>(known - machine.devices.begin());
+  if (known != machine.devices.end()) return place;
+  GpuDevice hidden;
+  hidden.name = d.name;
+  hidden.uuid = uuid;
+  hidden.pci = d.pci_bus_id;
+  hidden.capability_major = d.capability / 10;
+  hidden.capability_minor = d.capability % 10;
+  hidden.multiprocessors = d.multiprocessors;
+  add_hidden_device(machine, std::move(hidden));
+  return place;
+}
+
+Status copy_by_kernel(cuda::Context context, cuda::Stream stream, std::byte* to, const std::byte* from,
+                      uint64_t bytes) {
+  RONDO_TRY_ASSIGN(const auto kernel, KernelLoader::of(context)->find(collective_images(), kGridCopyName));
+  ReduceArgs args{};
+  args.src[0] = from;
+  args.dst[0] = to;
+  args.step.num_src = args.step.num_dst = 1;
+  args.step.own = args.step.kNoOwn;
+  args.step.num_elems = bytes;
+  void* params[] = {&args};
+  cuda::LaunchConfig config{16, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
+  return cuda::check(cuda::driver()->launch_kernel(&config, kernel, params, nullptr), "cuLaunchKernelEx");
+}
+
+}  // namespace
+
+DeviceLink choose_link(GpuMachine& machine, const LinkPreferences& preferences, const CudaTransport::DeviceOfRank& a,
+                       const CudaTransport::DeviceOfRank& b) {
+  const RankPlace x{0, 0, place_of(machine, a), a.container},
+      y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place_of(machine, b), b.container};
   const LinkChoice c = select_link(machine, x, y, preferences);
+  DeviceLink link;
   link.way = c.kind == LinkKind::kLocal || c.kind == LinkKind::kSharedDevice ? DeviceLink::Way::kSameDevice
              : c.kind == LinkKind::kHost || c.kind == LinkKind::kNone        ? DeviceLink::Way::kHost
                                                                              : DeviceLink::Way::kPeer;
@@ -106,8 +126,6 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkPreferences& prefere
   link.gigabytes_per_s = c.expected_gbps;
   return link;
 }
-
-}  // namespace
 
 Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const HostLayout& hosts, int ordinal,
                                                            Transport& host, const Settings& settings,
@@ -119,13 +137,13 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   const LinkPreferences preferences = parse_preferences(settings.p2p_level, settings.device_engine);
   options.most_channels = settings.device_blocks.most;
   options.may_be_direct = settings.device_direct;
-  // After an error the description has no devices, and the self-tests decide.
-  auto probed = probe_machine();
-  const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
+  auto probed = probe_machine();  // after an error, what the ranks say of their devices has to do
+  GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
   RONDO_TRY_ASSIGN(auto transport, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
                                                          [&](const auto& a, const auto& b) {
                                                            return choose_link(machine, preferences, a, b);
-                                                         }));
+                                                         },
+                                                         copy_by_kernel));
   CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(const DeviceWorld world, describe_world(t, settings.device_engine));

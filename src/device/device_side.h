@@ -11,8 +11,13 @@
 #include "device/p2p/cuda_transport.h"
 #include "plan/settings.h"
 #include "rondo/communicator.h"
+#include "topology/select.h"
 
 namespace rondo {
+
+/// The link between two ranks' devices on this host by its description, which gets devices that it lacks.
+DeviceLink choose_link(GpuMachine& machine, const LinkPreferences& preferences, const CudaTransport::DeviceOfRank& a,
+                       const CudaTransport::DeviceOfRank& b);
 
 /// Collective over all ranks. `host` must outlive it. Returns the error of any rank, with its rank.
 Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const HostLayout& hosts, int ordinal,

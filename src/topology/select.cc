@@ -132,10 +132,7 @@ LinkChoice by_pcie(const GpuMachine& m, size_t a, size_t b) {
   c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
   if (path >= PciPath::kHostBridge) c.expected_gbps *= forwarded_share(m.cpu);
   if (path == PciPath::kSystem && c.expected_gbps != 0) c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
-  if (const std::string why = suspicion(m); !why.empty()) {
-    c.reason += fmt::format("; {}, so a self-test decides", why);
-    c.self_test = true;
-  }
+  if (const std::string why = suspicion(m); !why.empty()) c.reason += fmt::format("; {}, so a self-test decides", why);
   c.direct = true;
   return c;
 }

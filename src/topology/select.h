@@ -7,7 +7,8 @@
 //   3. P2P impossible                   host memory: MIG slices, no access by the driver, other containers
 //   4. P2P not preferred                host memory: farther than RONDO_P2P_LEVEL
 //   5. NVLink or NVSwitch               P2P
-//   6. PCIe up to the level             P2P; if IOMMU or ACS are suspected, a self-test decides at run time
+//   6. PCIe up to the level             P2P
+// Every mapped link is tested when a communicator is made (device/p2p): host memory replaces one that fails.
 //
 // The default level is NCCL's (src/graph/paths.cc): pxb, because processors forward data between devices more slowly
 // than to memory; sys for two AMD-hosted devices.
@@ -52,7 +53,6 @@ struct LinkChoice {
   double expected_gbps = 0;  // 10^9 bytes per second in one direction; 0: unknown
   bool direct = false;       // kernels and copies can access the other's buffers, once mapped
   bool ll128 = false;        // a warp's store of 128 bytes arrives as a whole
-  bool self_test = false;    // test it before use, and use host memory if it fails
 };
 
 /// For two different ranks on devices of the machine; symmetric. O(1).

@@ -88,6 +88,41 @@ INSTANTIATE_TEST_SUITE_P(Machines, ProbeRecorded,
                                            "h200_threads_8"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Two devices are visible; the others belong to other processes. Then everything about links is known as before.
+TEST(Probe, HiddenDevicesGetTheirLinks) {
+  for (const char* name : {"h100_nvswitch_8", "v100_nvlink_4", "l40s_pcie_4"}) {
+    const GpuMachine machine = recorded(name).machine;
+    const Root root;
+    for (const GpuDevice& d : machine.devices) root.device(d.pci, "pci0000:00", d.numa_node, "identity");
+    GpuMachine visible = machine;
+    visible.devices.resize(2);
+    visible.pairs = {machine.pair(0, 0), machine.pair(0, 1), machine.pair(1, 0), machine.pair(1, 1)};
+    FakeCuda cuda(fake_machine(visible));
+    FakeNvml nvml(machine);
+    auto found = probe_machine(root.path());
+    ASSERT_TRUE(found.ok()) << found.status().to_string();
+    ASSERT_EQ(found->devices.size(), 2u);
+    for (size_t i = 2; i < machine.devices.size(); ++i) {
+      const GpuDevice& d = machine.devices[i];
+      GpuDevice hidden;
+      hidden.pci = d.pci;
+      hidden.capability_major = d.capability_major;
+      hidden.capability_minor = d.capability_minor;
+      add_hidden_device(*found, hidden, root.path());
+    }
+    for (size_t a = 0; a < machine.devices.size(); ++a) {
+      EXPECT_EQ(found->devices[a].switch_links, machine.devices[a].switch_links) << name << a;
+      EXPECT_EQ(found->devices[a].pcie_generation, machine.devices[a].pcie_generation) << name << a;
+      for (size_t b = 0; b < machine.devices.size(); ++b) {
+        if (a == b) continue;
+        EXPECT_EQ(found->pair(a, b).access, machine.pair(a, b).access) << name << a << b;
+        EXPECT_EQ(found->pair(a, b).nvlinks, machine.pair(a, b).nvlinks) << name << a << b;
+        EXPECT_EQ(found->pair(a, b).path, machine.pair(a, b).path) << name << a << b;
+      }
+    }
+  }
+}
+
 TEST(Probe, WithoutNvmlTheKernelsTreeSaysThePath) {
   const GpuMachine machine = recorded("l40s_pcie_4").machine;
   const Root root;

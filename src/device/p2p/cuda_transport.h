@@ -4,8 +4,8 @@
 // layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
 // first use, in their own staging memory, and each publishes its half on its DevicePage. The connection is ready when
 // each has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is
-// already mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If
-// that fails for a pair, or the topology forbids it, the pair uses pinned host memory.
+// already mapped. When the communicator is made, kernels of every rank fill a part of every other rank's memory, and both
+// ranks read it. If data is wrong, or the topology forbids the link, the pair uses pinned host memory.
 //
 // With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
 // and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory
@@ -62,6 +62,7 @@ class CudaTransport final : public Transport {
     char pci_bus_id[20] = {};
     char name[64] = {};
     uint64_t process_mark = 0;  // random; a forked child has its parent's
+    uint64_t container = 0;     // its /dev/shm: processes of one container have the same
     int32_t host_number = 0;    // RONDO_HOSTS may override it
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
@@ -76,9 +77,14 @@ class CudaTransport final : public Transport {
   /// Chooses the link between two ranks' devices, before the self-test.
   using ChooseLink = std::function<DeviceLink(const DeviceOfRank& a, const DeviceOfRank& b)>;
 
+  /// Copies by a kernel: the self-test tests what collectives do. Copy engines may take another way.
+  using CopyByKernel = std::function<Status(cuda::Context, cuda::Stream, std::byte* to, const std::byte* from,
+                                            uint64_t bytes)>;
+
   /// Collective over all ranks. `host` must outlive it. An error of one rank is returned on all ranks, with its rank.
   static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,
-                                                         const Gather& gather, const ChooseLink& choose);
+                                                         const Gather& gather, const ChooseLink& choose,
+                                                         const CopyByKernel& copy);
   ~CudaTransport() override;
 
   std::string_view name() const override { return "cuda_p2p"; }
@@ -183,14 +189,22 @@ class CudaTransport final : public Transport {
   CudaTransport(Rank rank, int nranks, Transport& host, const Options& options);
   Status open_device();
   struct Hello;   // a rank's first message
-  struct Tested;  // its second
+  struct Tested;  // its last
   Expected<Hello> make_page();
   Status read_pages(const std::vector<Hello>& hellos);
-  Tested test_links(const ChooseLink& choose);
+  void choose_links(const ChooseLink& choose);
+  struct TestPart {
+    uint64_t offset, bytes;
+  };
+  TestPart test_part(int place) const;  // place: of a local peer; -1: one more part
+  int place_of(Rank r) const { return local_peers_.index.empty() ? r : local_peers_.index[r]; }
+  bool is_tested(Rank peer) const { return peer != rank_ && links_[peer].maps(); }
+  Status write_pattern(Rank peer, const CopyByKernel& copy);
+  Status check_patterns(Rank peer, const CopyByKernel& copy);
+  Tested test_links(const CopyByKernel& copy);
   Status settle_links(const std::vector<Tested>& all);
   Status share_host_memory(const Gather& gather);
-  Status test_link(Rank peer);
-  bool is_here(Rank r) const { return local_peers_.index.empty() || local_peers_.index[static_cast<size_t>(r)] >= 0; }
+  bool is_here(Rank r) const { return place_of(r) >= 0; }
   bool crosses(const ConnectionKey& key) const {
     return key.group == kUnicast     ? !is_here(key.writer) || !is_here(key.reader)
            : key.group == kGroupHost ? local_peers_apart_

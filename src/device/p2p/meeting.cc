@@ -1,6 +1,7 @@
 // Connects the devices of a communicator: every rank announces its device and its DevicePage and tests its links. Then
 // all ranks agree on the links by the results of both ends.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +25,7 @@ struct CudaTransport::Hello {
   template <class C>
   friend void fields(C& c, Hello& h) {
     DeviceOfRank& d = h.device;
-    c(d.pci_bus_id, d.name, d.process_mark, d.host_number, d.ordinal, d.multiprocessors, d.capability);
+    c(d.pci_bus_id, d.name, d.process_mark, d.container, d.host_number, d.ordinal, d.multiprocessors, d.capability);
     c.packed(d.process);
     c.packed(d.uuid);
     c(h.page);
@@ -34,17 +35,16 @@ struct CudaTransport::Hello {
 struct CudaTransport::Tested {
   double slowest = 0;  // GB/s, of this rank's links
   bool wide_lines = true;
-  std::string can_write;  // a byte for each rank: 1 if its memory can be written
+  std::string works;  // a byte for each rank: 1 if the link to it works
 
   template <class C>
   friend void fields(C& c, Tested& t) {
-    c(t.slowest, t.wide_lines, t.can_write);
+    c(t.slowest, t.wide_lines, t.works);
   }
 };
 
 namespace {
 
-constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
 constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer reached through the host
 
 constexpr uint64_t kMulticasts = 4;  // multicasts per rank for which that memory is always sufficient
@@ -59,10 +59,11 @@ uint64_t process_mark() {
 }
 
 // The test pattern that rank `from` writes to rank `to`'s memory.
-void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
-  for (uint64_t i = 0; i < kTestBytes; ++i)
-    bytes[i] =
-        static_cast<unsigned char>(i * 37 + static_cast<uint64_t>(from) * 11 + static_cast<uint64_t>(to) * 5 + 1);
+std::vector<uint64_t> test_pattern(Rank from, Rank to, uint64_t bytes) {
+  std::vector<uint64_t> words(bytes / sizeof(uint64_t));
+  std::mt19937_64 random(static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(to));
+  for (uint64_t& w : words) w = random();
+  return words;
 }
 
 }  // namespace
@@ -83,14 +84,18 @@ CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Optio
 
 Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
                                                                const Options& options, const Gather& gather,
-                                                               const ChooseLink& choose) {
+                                                               const ChooseLink& choose, const CopyByKernel& copy) {
   std::unique_ptr<CudaTransport> t(new CudaTransport(rank, nranks, host, options));
   // A rank with an error still takes part, so that all ranks learn of it at once.
   const Status opened = t->open_device();
   RONDO_TRY_ASSIGN(const auto hellos, exchange_outcomes(opened.ok() ? t->make_page() : opened, gather));
   RONDO_TRY(t->read_pages(hellos));
   cuda::CurrentContext current(t->context());
-  RONDO_TRY_ASSIGN(const auto tested, exchange_outcomes(Expected<Tested>(t->test_links(choose)), gather));
+  t->choose_links(choose);
+  for (Rank r = 0; r < nranks; ++r)
+    if (t->is_tested(r) && !t->write_pattern(r, copy).ok()) t->links_[r].way = DeviceLink::Way::kHost;
+  RONDO_TRY(exchange_outcomes(Expected<bool>(true), gather).status());  // all patterns are written
+  RONDO_TRY_ASSIGN(const auto tested, exchange_outcomes(Expected<Tested>(t->test_links(copy)), gather));
   RONDO_TRY(t->settle_links(tested));
   if (t->through_host_somewhere()) RONDO_TRY(t->share_host_memory(gather));
   return t;
@@ -171,6 +176,7 @@ Expected<CudaTransport::Hello> CudaTransport::make_page() {
   Hello hello;
   hello.device.process = ProcessName::self();
   hello.device.process_mark = process_mark();
+  if (struct stat shm; ::stat("/dev/shm", &shm) == 0) hello.device.container = shm.st_dev;
   hello.device.host_number = options_.host_number;
   hello.device.ordinal = options_.ordinal;
   const cuda::Device device = context_.device();
@@ -194,12 +200,10 @@ Expected<CudaTransport::Hello> CudaTransport::make_page() {
   b.max_entries = DevicePage::entries_for(nranks_);
   for (uint32_t i = 0; i < b.max_entries; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
   RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes));
-  const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
-  if (tested > kSlabBytes)
+  if (test_part(0).bytes == 0)
     return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: {} ranks: a communicator of device memory has at most {}", rank_, nranks_,
-                              kSlabBytes / kTestBytes));
-  (void)device_rest_.take(tested);
+                  fmt::format("rank {}: {} ranks: too many on one host for a communicator of device memory", rank_,
+                              nranks_));
   return hello;
 }
 
@@ -223,23 +227,59 @@ Status CudaTransport::read_pages(const std::vector<Hello>& hellos) {
   return {};
 }
 
-CudaTransport::Tested CudaTransport::test_links(const ChooseLink& choose) {
-  const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
-  Tested tested;
-  tested.can_write.assign(static_cast<size_t>(nranks_), '\0');
+void CudaTransport::choose_links(const ChooseLink& choose) {
   for (Rank r = 0; r < nranks_; ++r) {
-    const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
-    DeviceLink link;
-    if (is_here(r)) link = choose(own, theirs);
-    else link.way = DeviceLink::Way::kProxy;
-    if (r != rank_ && link.maps() && !test_link(r).ok()) link.way = DeviceLink::Way::kHost;
-    tested.can_write[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
-    if (r != rank_) {
-      tested.wide_lines = tested.wide_lines && link.whole_lines;
-      if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
-        tested.slowest = link.gigabytes_per_s;
-    }
-    links_.push_back(std::move(link));
+    if (is_here(r)) links_.push_back(choose(devices_[rank_], devices_[r]));
+    else links_.push_back({.way = DeviceLink::Way::kProxy});
+  }
+}
+
+// The part of a rank's first slab that a local peer fills in the self-test. The rank's own part holds what it sends; the
+// last part, what it has read.
+CudaTransport::TestPart CudaTransport::test_part(int place) const {
+  const auto& all = local_peers_.index;
+  const auto num = all.empty() ? nranks_ : std::count_if(all.begin(), all.end(), [](int i) { return i >= 0; });
+  const uint64_t bytes = kSlabBytes / static_cast<uint64_t>(num + 1) / 512 * 512;
+  return {bytes * static_cast<uint64_t>(place < 0 ? num : place), bytes};
+}
+
+Status CudaTransport::write_pattern(Rank peer, const CopyByKernel& copy) {
+  RONDO_TRY_ASSIGN(std::byte* const own, reach(rank_, 0));
+  RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));
+  const auto [offset, bytes] = test_part(place_of(rank_));
+  const auto pattern = test_pattern(rank_, peer, bytes);
+  RONDO_TRY(cuda::upload(setup_.get(), reinterpret_cast<cuda::DevicePtr>(own + offset), pattern.data(), bytes));
+  RONDO_TRY(copy(context(), setup_.get(), theirs + offset, own + offset, bytes));
+  return cuda::check(cuda::driver()->stream_synchronize(setup_.get()), "cuStreamSynchronize");
+}
+
+// Checks what this rank wrote to the peer's memory, as a kernel here reads it, and what the peer wrote to this rank's.
+// Some bridges drop writes silently.
+Status CudaTransport::check_patterns(Rank peer, const CopyByKernel& copy) {
+  RONDO_TRY_ASSIGN(std::byte* const own, reach(rank_, 0));
+  RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));
+  const auto [offset, bytes] = test_part(place_of(rank_));
+  std::byte* const back = own + test_part(-1).offset;
+  RONDO_TRY(copy(context(), setup_.get(), back, theirs + offset, bytes));
+  auto holds = [&](const std::byte* at, Rank from, Rank to) -> Status {
+    std::vector<uint64_t> found(bytes / sizeof(uint64_t));
+    RONDO_TRY(cuda::download(setup_.get(), found.data(), reinterpret_cast<cuda::DevicePtr>(at), bytes));
+    return found == test_pattern(from, to, bytes) ? Status() : Status(StatusCode::kSystem, "the data differs");
+  };
+  RONDO_TRY(holds(back, rank_, peer));
+  return holds(own + test_part(place_of(peer)).offset, peer, rank_);
+}
+
+CudaTransport::Tested CudaTransport::test_links(const CopyByKernel& copy) {
+  Tested tested;
+  for (Rank r = 0; r < nranks_; ++r) {
+    DeviceLink& link = links_[r];
+    if (is_tested(r) && !check_patterns(r, copy).ok()) link.way = DeviceLink::Way::kHost;
+    tested.works += link.way == DeviceLink::Way::kHost ? '\0' : '\1';
+    if (r == rank_) continue;
+    tested.wide_lines = tested.wide_lines && link.whole_lines;
+    if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
+      tested.slowest = link.gigabytes_per_s;
   }
   return tested;
 }
@@ -251,27 +291,13 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
     const Tested& theirs = all[static_cast<size_t>(r)];
     wide_lines_ = wide_lines_ && theirs.wide_lines;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
-    const std::string& results = theirs.can_write;
-    if (results.size() != static_cast<size_t>(nranks_))
+    if (theirs.works.size() != links_.size())
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
-    DeviceLink& link = links_[static_cast<size_t>(r)];
-    if (results[static_cast<size_t>(rank_)] == 0 && link.maps()) link.way = DeviceLink::Way::kHost;
-    // Check that its bytes have arrived: some bridges drop writes silently.
-    if (r != rank_ && link.maps()) {
-      unsigned char expected[kTestBytes], found[kTestBytes];
-      test_pattern(r, rank_, expected);
-      RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
-      const uint64_t at = reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r);
-      RONDO_TRY(cuda::download(setup_.get(), found, at, kTestBytes));
-      if (std::memcmp(expected, found, kTestBytes) != 0)
-        return Status(
-            StatusCode::kSystem,
-            fmt::format("rank {}: data that rank {}'s device wrote to this rank's memory did not arrive, although the "
-                        "device reported success: set RONDO_P2P_LEVEL=loc, and check if an IOMMU or PCIe ACS is on",
-                        rank_, r));
-    }
-    for (const char ok : results) through_host_ |= ok == 0;
+    DeviceLink& link = links_[r];
+    if (theirs.works[rank_] == '\0' && link.maps()) link.way = DeviceLink::Way::kHost;
+    through_host_ = through_host_ || theirs.works.find('\0') != std::string::npos;
   }
+  RONDO_TRY(cuda::clear(setup_.get(), reinterpret_cast<cuda::DevicePtr>(device_rest_.next.at), kSlabBytes));
   // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links.
   if (through_host_somewhere()) layout_ = {4, 64 * 1024};
   const uint32_t most_per_lane = through_host_somewhere() ? layout_.max_channels : DeviceLayout::kMostChannels;
@@ -295,18 +321,6 @@ SharedRegions::Reach CudaTransport::choose_reach() const {
   if (!all([&](const auto& d) { return d.same_process(devices_[0]); })) return Reach::kAgreed;
   const bool one_device = all([&](const auto& d) { return d.same_device(devices_[0]); });
   return one_device ? Reach::kAnything : Reach::kLegacy;
-}
-
-Status CudaTransport::test_link(Rank peer) {
-  RONDO_TRY_ASSIGN(std::byte * theirs, reach(peer, 0));
-  const uint64_t at = reinterpret_cast<uint64_t>(theirs) + kTestBytes * static_cast<uint64_t>(rank_);
-  unsigned char pattern[kTestBytes], back[kTestBytes] = {};
-  test_pattern(rank_, peer, pattern);
-  RONDO_TRY(cuda::upload(setup_.get(), at, pattern, kTestBytes));
-  RONDO_TRY(cuda::download(setup_.get(), back, at, kTestBytes));
-  if (std::memcmp(pattern, back, kTestBytes) != 0)
-    return Status(StatusCode::kSystem, "the data read back differs from the data written");
-  return {};
 }
 
 }  // namespace rondo

@@ -129,9 +129,8 @@ std::string kernel_path(const std::string& root, const std::string& pci) {
   return std::filesystem::canonical(root + "/sys/bus/pci/devices/" + pci, missing);
 }
 
-Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& handles, size_t a, size_t b,
-                const std::string& root, GpuMachine& m) {
-  GpuPair& p = m.pair(a, b);
+// What the driver says of two devices that it shows.
+Status add_access(const Driver* d, size_t a, size_t b, GpuPair& p) {
   int can = 0;
   Device first = 0, second = 0;
   RONDO_TRY(check(d->device_get(&first, static_cast<int>(a)), "cuDeviceGet"));
@@ -141,20 +140,26 @@ Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& h
   int atomics = 0;
   if (p.access && d->device_p2p_attribute(&atomics, cuda::kP2pNativeAtomic, first, second) == cuda::kSuccess)
     p.atomics = atomics != 0;
-  const bool both = n != nullptr && handles[a] != nullptr && handles[b] != nullptr;
-  if (int level = 0;
-      both && n->common_ancestor != nullptr && n->common_ancestor(handles[a], handles[b], &level) == kNvmlSuccess)
+  return {};
+}
+
+// What NVML and the kernel say of them.
+void add_path(const Nvml* n, NvmlDevice first, NvmlDevice second, const GpuDevice& a, const GpuDevice& b,
+              const std::string& root, GpuPair& p) {
+  const bool both = first != nullptr && second != nullptr;
+  if (int level = 0; both && n->common_ancestor != nullptr && n->common_ancestor(first, second, &level) == kNvmlSuccess)
     p.path = path_of_level(level);
-  else
-    p.path = compare_pci_paths(kernel_path(root, m.devices[a].pci), kernel_path(root, m.devices[b].pci),
-                               m.devices[a].numa_node, m.devices[b].numa_node);
+  else p.path = compare_pci_paths(kernel_path(root, a.pci), kernel_path(root, b.pci), a.numa_node, b.numa_node);
   for (const int index : {kNvmlP2pRead, kNvmlP2pWrite}) {
     int status = kNvmlP2pOk;
-    if (!both || n->p2p_status == nullptr || n->p2p_status(handles[a], handles[b], index, &status) != kNvmlSuccess)
-      continue;
-    if (!p.access && p.refused.empty()) p.refused = p2p_status_text(status);
+    if (!both || n->p2p_status == nullptr || n->p2p_status(first, second, index, &status) != kNvmlSuccess) continue;
+    if (p.refused.empty()) p.refused = p2p_status_text(status);
   }
-  return {};
+}
+
+NvmlDevice handle_of(const Nvml* n, const GpuDevice& g) {
+  NvmlDevice handle = nullptr;
+  return n != nullptr && n->device_by_pci(g.pci.c_str(), &handle) == kNvmlSuccess ? handle : nullptr;
 }
 
 }  // namespace
@@ -216,8 +221,8 @@ Expected<GpuMachine> probe_machine(const std::string& root) {
     Device device = 0;
     RONDO_TRY(check(d->device_get(&device, i), "cuDeviceGet"));
     RONDO_TRY_ASSIGN(GpuDevice g, probe_device(d, device, root));
-    NvmlDevice handle = nullptr;
-    if (n != nullptr && n->device_by_pci(g.pci.c_str(), &handle) == kNvmlSuccess) add_nvml(n, handle, g);
+    const NvmlDevice handle = handle_of(n, g);
+    if (handle != nullptr) add_nvml(n, handle, g);
     cuda::Uuid uuid{};
     RONDO_TRY(check(d->device_uuid(&uuid, device), "cuDeviceGetUuid"));
     g.uuid = (g.mig ? "MIG-" : "GPU-") + uuid_text(uuid);
@@ -228,11 +233,38 @@ Expected<GpuMachine> probe_machine(const std::string& root) {
   }
   m.pairs.resize(m.devices.size() * m.devices.size());
   for (size_t a = 0; a < m.devices.size(); ++a)
-    for (size_t b = 0; b < m.devices.size(); ++b)
-      if (a != b) RONDO_TRY(add_pair(d, n, handles, a, b, root, m));
+    for (size_t b = 0; b < m.devices.size(); ++b) {
+      if (a == b) continue;
+      GpuPair& p = m.pair(a, b);
+      RONDO_TRY(add_access(d, a, b, p));
+      add_path(n, handles[a], handles[b], m.devices[a], m.devices[b], root, p);
+      if (p.access) p.refused.clear();
+    }
   for (size_t a = 0; a < m.devices.size(); ++a)
-    if (n != nullptr && handles[a] != nullptr && !m.devices[a].mig) add_nvlinks(n, handles[a], a, m);
+    if (handles[a] != nullptr && !m.devices[a].mig) add_nvlinks(n, handles[a], a, m);
   return m;
+}
+
+void add_hidden_device(GpuMachine& m, GpuDevice device, const std::string& root) {
+  const Nvml* n = nvml();
+  const NvmlDevice handle = handle_of(n, device);
+  if (handle != nullptr) add_nvml(n, handle, device);
+  device.numa_node = numa_node_of_pci(root, device.pci);
+  const size_t num = m.devices.size();
+  GpuMachine all = m;
+  all.devices.push_back(std::move(device));
+  all.pairs.assign((num + 1) * (num + 1), {});
+  for (size_t a = 0; a < num; ++a) {
+    for (size_t b = 0; b < num; ++b) all.pair(a, b) = m.pair(a, b);
+    for (const auto& [x, y] : {std::pair(a, num), std::pair(num, a)}) {
+      GpuPair& p = all.pair(x, y);
+      add_path(n, handle_of(n, all.devices[x]), handle_of(n, all.devices[y]), all.devices[x], all.devices[y], root, p);
+      p.access = p.refused.empty();
+    }
+  }
+  if (handle != nullptr && !all.devices[num].mig) add_nvlinks(n, handle, num, all);
+  for (size_t a = 0; a < num; ++a) all.pair(a, num).nvlinks = all.pair(num, a).nvlinks;
+  m = std::move(all);
 }
 
 }  // namespace rondo

@@ -13,6 +13,11 @@ namespace rondo {
 /// `root`: prefix of /sys and /proc: "" for this machine, a folder in tests. Errors: kUnsupported (no driver), kSystem.
 Expected<GpuMachine> probe_machine(const std::string& root = "");
 
+/// Adds a device of another rank's process that CUDA does not show to this one (CUDA_VISIBLE_DEVICES). `device` has its
+/// PCI id, uuid, name, capability and multiprocessors; NVML and the kernel know its slot and links. P2P access is as
+/// NVML says, or assumed: processes can map such a device's memory.
+void add_hidden_device(GpuMachine& machine, GpuDevice device, const std::string& root = "");
+
 /// As in GpuDevice::uuid, without GPU- or MIG-.
 std::string uuid_text(const cuda::Uuid& uuid);
 

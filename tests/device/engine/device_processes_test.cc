@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "conformance/conformance_cases.h"
 #include "protocol/spin.h"
 #include "support/emulated_cuda.h"
@@ -64,6 +66,31 @@ TEST(DeviceProcessesTest, InterpreterOnLinkedDevices) {
   conform_processes(fake_machine(linked_devices(3)), 3, "device_blocks = -6");
 }
 TEST(DeviceProcessesTest, ThroughHostMemory) { conform_processes(2, 2, "p2p_level = loc"); }
+
+// Small tests of the link from device 0 to device 1 pass: only its first page works.
+TEST(DeviceProcessesTest, DataOfALossyLinkGoesThroughHostMemory) {
+  const FakeNvml nvml(linked_devices(2));
+  FakeMachine machine = fake_machine(linked_devices(2));
+  machine.peers[0][1].lossy = true;
+  EmulatedCuda cuda(machine);
+  spawn_processes(2, [&](Communicator& host) -> Status {
+    Config config = device_config();
+    config.device = host.rank();
+    config.deadline_s = 10;
+    RONDO_TRY_ASSIGN(auto comm, host.split(0, host.rank(), config));
+    constexpr uint64_t kElems = 300'000;
+    RONDO_TRY_ASSIGN(void* const memory, comm->alloc(kElems * sizeof(float)));
+    auto* const data = static_cast<float*>(memory);  // the fake's device memory is host memory
+    std::fill_n(data, kElems, static_cast<float>(comm->rank() + 1));
+    CallOptions ring;  // its messages go to memory of the next rank
+    ring.algorithm = "ring";
+    Work work;
+    RONDO_TRY(comm->all_reduce(memory, memory, kElems, Dtype::kFloat32, Op::kSum, &ring, &work));
+    RONDO_TRY(work.wait());
+    EXPECT_EQ(std::count(data, data + kElems, 3.0f), static_cast<ptrdiff_t>(kElems));
+    return Status();
+  });
+}
 
 // Two of four ranks share each device.
 TEST(DeviceProcessesTest, TwoOnEachOfTwoDevices) { conform_processes(2, 4, ""); }

@@ -217,5 +217,6 @@ Result fake_context_enable_peer_access(Context peer, unsigned flags) {
 }
 
 bool may_reach(State& st, int from, int to) { return from == to || peer_of(st, from, to).access; }
+bool is_lossy(State& st, int from, int to) { return peer_of(st, from, to).lossy; }
 
 }  // namespace rondo::testing::fake

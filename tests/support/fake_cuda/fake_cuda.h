@@ -58,6 +58,7 @@ struct FakeDevice {
 struct FakePeer {
   bool access = true;
   bool native_atomics = true;
+  bool lossy = false;  // what a process writes to another's memory by IPC arrives in its first page only
 };
 
 /// Limits of real drivers and devices that the fake has only on request: FAKE_CUDA=queues=2,operations=16,late,

@@ -12,6 +12,7 @@
 namespace rondo::testing::fake {
 
 bool may_reach(State& st, int from, int to);
+bool is_lossy(State& st, int from, int to);
 
 namespace {
 
@@ -44,8 +45,9 @@ void give_addresses(State& st, uintptr_t at, size_t bytes) {
   if (st.machine.reuse_addresses) st.free_addresses.emplace(whole, at);
 }
 
-bool map_file(uintptr_t at, int fd, size_t bytes) {
-  return mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+bool map_file(uintptr_t at, int fd, size_t bytes, size_t offset = 0, int sharing = MAP_SHARED) {
+  return mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, sharing | MAP_FIXED, fd,
+              static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
 Block* make_block(State& st, size_t bytes) {
@@ -354,7 +356,9 @@ Result fake_ipc_open_mem_handle(DevicePtr* ptr, IpcMemHandle handle, unsigned fl
   if (fd < 0) return kErrorInvalidHandle;  // that process has ended or freed it
   const uintptr_t at = take_addresses(st, t.block_bytes);
   const bool whole = lseek(fd, 0, SEEK_END) == static_cast<off_t>(t.block_bytes + kPage);
-  const bool mapped = at != 0 && whole && map_file(at, fd, t.block_bytes + kPage);
+  bool mapped = at != 0 && whole && map_file(at, fd, t.block_bytes + kPage);
+  if (mapped && t.offset == 0 && is_lossy(st, context->device, device))
+    mapped = map_file(at + kPage, fd, t.block_bytes - kPage, kPage, MAP_PRIVATE);
   close(fd);
   const bool lives = mapped && t.slot < kSlots &&
                      reinterpret_cast<std::atomic<uint64_t>*>(at + t.block_bytes)[t.slot].load(
