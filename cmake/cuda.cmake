@@ -3,8 +3,8 @@
 #
 #   RONDO_CUDA            AUTO (if nvcc is found), ON (an error if not), OFF
 #   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
-#                         lowest, because the kernels need nothing newer: the front end of nvcc, which takes most of
-#                         the time, then runs once.
+#                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
+#                         images of fp8 need something newer: the conversions of sm_89
 #   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on), except for the images of float, half, bfloat16, copies
 #                         and optimizers, whose registers a test checks: nvcc takes a third of the time
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
@@ -43,10 +43,25 @@ if(RONDO_HAVE_CUDA)
   list(GET RONDO_CUDA_ARCHS 0 lowest)
   list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
   list(JOIN codes "," codes)
+  set(fp8_archs ${RONDO_CUDA_ARCHS})
+  list(FILTER fp8_archs EXCLUDE REGEX "^8[0-8]$")
   # -fmad=false: a fused multiply-add would not round like the host's kernels.
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
   set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v
       -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
+  set(RONDO_NVCC_FP8_FLAGS ${RONDO_NVCC_FLAGS})
+  if(fp8_archs AND NOT fp8_archs STREQUAL RONDO_CUDA_ARCHS)
+    set(older_archs ${RONDO_CUDA_ARCHS})
+    list(REMOVE_ITEM older_archs ${fp8_archs})
+    list(POP_BACK RONDO_NVCC_FP8_FLAGS)
+    foreach(archs older_archs fp8_archs)
+      list(GET ${archs} 0 first)
+      list(TRANSFORM ${archs} PREPEND sm_ OUTPUT_VARIABLE codes)
+      list(JOIN codes "," codes)
+      list(APPEND RONDO_NVCC_FP8_FLAGS "arch=compute_${first},code=[${codes},compute_${first}]" -gencode)
+    endforeach()
+    list(POP_BACK RONDO_NVCC_FP8_FLAGS)
+  endif()
 endif()
 
 # Runs a compiler and stores its output in the file $0, where scripts_cuda_resources reads registers and spills. Prints
@@ -58,6 +73,10 @@ string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
 function(rondo_cuda_fatbin name source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  set(flags ${RONDO_NVCC_FLAGS})
+  if(name MATCHES "^fp8_")
+    set(flags ${RONDO_NVCC_FP8_FLAGS})
+  endif()
   if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND
      NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
     list(APPEND defines -Ofc=max)
@@ -65,7 +84,7 @@ function(rondo_cuda_fatbin name source)
   add_custom_command(
     OUTPUT ${fatbin}
     COMMAND sh -c "${RONDO_KEEP_LOG}" ${name}.ptxas
-            ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
+            ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${flags} ${defines} -I${PROJECT_SOURCE_DIR}/src
             -I${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin}
             ${PROJECT_SOURCE_DIR}/src/${source}
     WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/cuda

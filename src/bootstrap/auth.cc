@@ -17,7 +17,7 @@ namespace rondo {
 namespace {
 
 constexpr std::string_view kMagic = "rondoHS";
-constexpr uint8_t kVersion = 3;
+constexpr uint8_t kVersion = 4;  // also of the messages after the handshake
 constexpr size_t kNonceBytes = 32;
 constexpr size_t kHelloBytes = 7 + 1 + 1 + 1 + 4 + kNonceBytes;
 constexpr size_t kChallengeBytes = 7 + 1 + 1 + kNonceBytes;

@@ -71,7 +71,8 @@ struct BootstrapOptions {
 /// Makes an id and starts its rendezvous, a thread of this process. It listens on every usable network interface
 /// (RONDO_SOCKET_IFNAME selects them) until all ranks of one communicator have connected. If no rank joins, it ends
 /// after twice the init deadline (RONDO_INIT_TIMEOUT_S, 120 s). The process must live until all ranks have joined. An
-/// id serves one communicator. Errors: kSystem (no interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME).
+/// id serves one communicator. Errors: kSystem (no interface, no socket), kExhausted (no thread), kInvalidArgument
+/// (RONDO_SOCKET_IFNAME).
 Expected<rondo_unique_id> make_unique_id();
 
 /// What a rank has passed to all_gather_here().

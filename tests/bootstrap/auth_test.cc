@@ -136,7 +136,7 @@ TEST(Handshake, WhatIsNoRondoIsNamed) {
 TEST(Handshake, AServerThatOnlySaysYesIsUnauthorized) {
   SecretMeeting m(kSecret, kSecret);
   m.client_state = m.client.start(m.client_end.get());
-  std::string challenge = std::string("rondoHS") + '\3' + '\0' + std::string(32, 'n');
+  std::string challenge = std::string("rondoHS") + '\4' + '\0' + std::string(32, 'n');
   const std::string verdict = '\1' + std::string(sizeof(Mac), 'm');
   challenge += verdict;
   ASSERT_EQ(::send(m.server_end.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL),

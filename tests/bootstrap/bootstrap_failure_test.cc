@@ -151,7 +151,7 @@ TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {
     std::string who;
     const Fd fd = accept_one(listeners->sockets[0].get(), &who);
     char hello[46], proof[32];
-    std::string challenge = std::string("rondoHS") + '\3' + '\0' + std::string(32, 'n');
+    std::string challenge = std::string("rondoHS") + '\4' + '\0' + std::string(32, 'n');
     std::string verdict = '\1' + std::string(32, 'x');
     (void)read_exactly(fd.get(), hello, sizeof(hello), deadline, "test");
     (void)write_all(fd.get(), challenge, deadline, "test");
@@ -170,7 +170,7 @@ TEST(BootstrapFailure, UnauthenticatedConnectionsNeitherStallNorBreakTheRendezvo
   auto contents = decode_id(id);
   ASSERT_OK(contents.status());
   const Deadline deadline(20, nullptr);
-  const std::string half_proof = std::string("rondoHS\3\0\1", 10) + std::string(36, 'x') + std::string(500, 'y');
+  const std::string half_proof = std::string("rondoHS\4\0\1", 10) + std::string(36, 'x') + std::string(500, 'y');
   std::vector<Fd> unauthenticated;
   for (int i = 0; i < 200; ++i) {  // more than the root keeps half-open
     bool refused = false;

@@ -103,8 +103,8 @@ class Flood {
  private:
   static std::string_view words_of(Words words, size_t turn) {
     static const std::string rest = std::string(4, '\0') + std::string(32, 'n');
-    static const std::string to_root = std::string("rondoHS\3\0\1", 10) + rest;
-    static const std::string to_rank = std::string("rondoHS\3\0\2", 10) + rest;
+    static const std::string to_root = std::string("rondoHS\4\0\1", 10) + rest;
+    static const std::string to_rank = std::string("rondoHS\4\0\2", 10) + rest;
     switch (words) {
       case Words::kNone: return "";
       case Words::kGarbage: return "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

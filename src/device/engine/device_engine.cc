@@ -266,7 +266,7 @@ Expected<std::string> DeviceEngine::explain(const CallShape& request) {
   if (found[0].algorithm->direct && nranks_ > 1 && !transport_.reaches_everything()) {
     RONDO_TRY_ASSIGN(const auto others, device_planner_.fallbacks(request, found[0]));
     DeviceCandidate direct = found[0];
-    direct.num_channels = others[0].num_channels;
+    device_planner_.limit_channels(request, others[0].num_channels, direct);
     text = fmt::format("{}; {} when a rank's buffers cannot be reached", device_planner_.describe(direct),
                        device_planner_.describe(others[0]));
   }

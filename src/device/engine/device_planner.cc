@@ -74,12 +74,12 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
     const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
   }
+  const RankWork& work = planner_.profile(*c.algorithm, root).busiest;
+  // A multicast crosses the link to each of its readers: they read what is written once, or a stream copies it for each.
+  const double moved = c.algorithm->direct ? work.peer_share : std::max(sent, work.ring_share - sent);
   if (world_.engine == EngineKind::kStream)
     return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
-           sent * whole_bytes / world_.link_gigabytes_per_s;
-  const RankWork& work = planner_.profile(*c.algorithm, root).busiest;
-  // A multicast is written once, and crosses the link to each of its readers.
-  const double moved = c.algorithm->direct ? work.peer_share : std::max(sent, work.ring_share - sent);
+           moved * whole_bytes / world_.link_gigabytes_per_s;
   const double touched = work.user_share + work.peer_share + work.ring_share;
   const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
   return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
@@ -134,11 +134,19 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape
     return Status(StatusCode::kUnsupported,
                   fmt::format("RONDO_PROTO={} has no algorithm for this {} on devices", planner_.settings().protocol,
                               collective_name(request.collective)));
-  const double whole = whole_bytes(request, nranks_);
-  for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole, request.root);
+  sort(request, found);
+  return found;
+}
+
+void DevicePlanner::limit_channels(const CallShape& request, uint32_t most, DeviceCandidate& c) const {
+  c.num_channels = std::min(c.num_channels, most);
+  c.forecast_ns = forecast(c, whole_bytes(request, nranks_), request.root);
+}
+
+void DevicePlanner::sort(const CallShape& request, std::vector<DeviceCandidate>& found) const {
+  for (DeviceCandidate& c : found) limit_channels(request, c.num_channels, c);
   std::stable_sort(found.begin(), found.end(),
                    [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
-  return found;
 }
 
 Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const CallShape& request,
@@ -149,6 +157,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const CallShape&
   for (DeviceCandidate& c : found)
     c.num_channels =
         std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
+  sort(request, found);
   return found;
 }
 

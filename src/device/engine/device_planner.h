@@ -35,7 +35,7 @@ struct DeviceWorld {
   double link_gigabytes_per_s = 25;                // the slowest link
 };
 
-/// For one hop, in ns and as shares of the link's bandwidth. NCCL's published figures for NVLink and PCIe.
+/// For one hop, in ns and as shares of the link's bandwidth: NCCL's published figures for NVLink and PCIe.
 struct DeviceCosts {
   double launch_ns = 5000;
   double hop_ns[kNumDeviceProtocols] = {3400, 600, 1900};  // by DeviceProtocol: simple, LL, LL128
@@ -64,6 +64,8 @@ class DevicePlanner {
   /// Candidates that can replace a direct one if some rank's buffers cannot be reached, best first, each with the
   /// number of channels that both will use. Errors: kUnsupported.
   Expected<std::vector<DeviceCandidate>> fallbacks(const CallShape& request, const DeviceCandidate& direct);
+  /// Lowers the channels of a candidate, and forecasts it again.
+  void limit_channels(const CallShape& request, uint32_t most, DeviceCandidate& c) const;
   /// The plan for a message between two ranks. Both ends compute the same.
   DeviceCandidate message(uint64_t bytes) const;
   std::string describe(const DeviceCandidate& c) const;
@@ -71,6 +73,7 @@ class DevicePlanner {
  private:
   void add_forms(const Algorithm& a, const CallShape& request, std::vector<DeviceCandidate>& found);
   double forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const;
+  void sort(const CallShape& request, std::vector<DeviceCandidate>& found) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
   uint32_t most_blocks(uint32_t preference) const;
   uint32_t most_channels(uint32_t lanes, uint32_t preference) const;

@@ -132,7 +132,8 @@ Status DeviceEngine::add_fallback(DevicePlan& plan) {
     if (refused.ok()) {
       RONDO_CHECK(interpreter_name(*plan.fallback.program) == interpreter_name(*plan.main.program));
       plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(plan.num_lanes, plan.fallback.program->lanes.size()));
-      plan.num_channels = plan.how.num_channels = c.num_channels;
+      device_planner_.limit_channels(plan.request, c.num_channels, plan.how);
+      plan.num_channels = c.num_channels;
       plan.reason = fmt::format("; {} when a rank's buffers cannot be reached", device_planner_.describe(c));
       return {};
     }

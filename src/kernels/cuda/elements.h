@@ -2,8 +2,9 @@
 // the host kernels (src/kernels/inner/formats.h): round to nearest even, subnormals kept, NaN stored as the canonical
 // one.
 //
-// fp16 and bf16 use the conversion instructions of sm_80 and later, with a corrected NaN. fp8 uses those of sm_89 if
-// there are any, with a corrected overflow of e5m2, which they saturate, else fp16.
+// fp16 and bf16 use the conversion instructions of sm_80 and later, with a corrected NaN. The fp8 images use those of
+// sm_89 on later devices, with a corrected overflow of e5m2, which they saturate. Elsewhere fp8 is widened as fp16, and
+// narrowed by integer arithmetic.
 //
 // Host and device. Compile without contraction (-fmad=false, -ffp-contract=off): a fused multiply-add rounds
 // differently.

@@ -12,7 +12,8 @@
 namespace rondo::net {
 namespace {
 
-constexpr uint32_t kMostLines = 16;               // in one message
+constexpr uint32_t kMostLines = 16;         // in one message
+constexpr uint64_t kLongBytes = 32 * 1024;  // of a message, beside which a credit costs little
 
 uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
 
@@ -185,8 +186,9 @@ void RemoteFifos::send_credit(Replica& r, uint64_t read, RailSet& rails) {
 
 // A credit costs as much as a short message. Therefore it is sent late: for a ring after kRingMessages, because the
 // writer's lap may have no space for more, and without a ring after half of the lines. If data go to the same rank, the
-// credit travels with them at no cost, after half as many messages. It is sent at once after a message so long that
-// writer and reader should reuse the same part of the ring, which is in their caches.
+// credit travels with them at no cost, and beside long messages it costs little: then it goes after half as many. It is
+// sent at once after a message so long that writer and reader should reuse the same part of the ring, which is in their
+// caches.
 bool RemoteFifos::send_due_credits(RailSet& rails) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
@@ -196,8 +198,8 @@ bool RemoteFifos::send_due_credits(RailSet& rails) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
     const bool at_once = r->last_bytes >= kRestartBytes && !r->used_posted_receive;
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
-    const bool free = has_data_for_[static_cast<size_t>(r->key.writer)];
-    if (read - r->credited_steps < (at_once ? 1 : free ? late / 2 : late)) continue;
+    const bool cheap = has_data_for_[static_cast<size_t>(r->key.writer)] || r->last_bytes >= kLongBytes;
+    if (read - r->credited_steps < (at_once ? 1 : cheap ? late / 2 : late)) continue;
     send_credit(*r, read, rails);
     any = true;
   }

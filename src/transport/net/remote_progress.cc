@@ -194,8 +194,7 @@ void RemoteTransport::wake_poller() {
   (void)!write(wake_.get(), &one, sizeof one);
 }
 
-// Listens while there is no driver. A driver is detected by its passes, so this does not wait for a silent
-// one.
+// Listens while there is no driver. A driver is detected by its passes, so this does not wait for a silent one.
 void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
