@@ -7,6 +7,7 @@
 //   env.thread(), threads(), block()        this thread and block; the number of threads is a power of two
 //   env.sync(), env.any(bool)               barriers of the block; any: true if true in any thread
 //   env.line_any(bool)                      the same among the threads of a line
+//   env.once(read)                          value of read(), called by one of the threads that are here together
 //   env.now_ns(), env.relax(tries)
 //
 // Invariants: all threads take the same branches. After a failure the block leaves at once, because the communicator's
@@ -166,6 +167,23 @@ class BlockCalls {
     return !env_.any(!ok);
   }
 
+  // Each lane of a unit with several lanes calls it once, when it is done with the unit's instructions. A launch adds
+  // kMaxLanes in total, so that nobody has to clear the count.
+  RONDO_HOST_DEVICE_INLINE void leave(uint32_t num_lanes) {
+    if (num_lanes == 1 || env_.thread() != 0) return;
+    Mem::fetch_add(b_.call.comm->meetings + channel_ * 8 + 4, lane_ == 0 ? DeviceProgram::kMaxLanes + 1 - num_lanes : 1);
+  }
+  // After a failure: returns when the channel's other lanes have left, or after a second.
+  RONDO_HOST_DEVICE_INLINE void wait_for_lanes() {
+    await(1'000'000'000, [&] {
+      return Mem::load_acquire(b_.call.comm->meetings + channel_ * 8 + 4) % DeviceProgram::kMaxLanes == 0;
+    });
+  }
+  // After a failure: returns when the host has told all ranks, or after 0.1 s.
+  RONDO_HOST_DEVICE_INLINE void wait_for_host() {
+    await(100'000'000, [&] { return Mem::load_acquire32(&standing_.control->abort) != 0; });
+  }
+
   Env& env_;
   BlockState<Mem>& b_;
   const LaunchArgs& args_;
@@ -174,6 +192,13 @@ class BlockCalls {
   uint32_t num_reads_ = 0, num_writes_ = 0;
 
  private:
+  template <class Done>
+  RONDO_HOST_DEVICE_INLINE void await(uint64_t most_ns, Done done) {
+    const uint64_t since_ns = env_.now_ns();
+    if (env_.thread() == 0)
+      while (!done() && env_.now_ns() - since_ns < most_ns) env_.relax(1);
+    env_.sync();
+  }
   RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
     for (uint32_t i = env_.thread() * 4; i < bytes; i += env_.threads() * 4)
       device_kernels::store_aligned(static_cast<std::byte*>(to) + i,

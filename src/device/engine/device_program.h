@@ -93,6 +93,7 @@ struct alignas(16) DeviceProgram {
   uint64_t loop_elems;                    // per channel: elements of a message
   uint64_t num_loops;                     // of the longest channel
   uint64_t scratch_bytes;
+  uint64_t pushed_elems;                  // of the output, if peers write into it; else 0, as with variable counts
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
@@ -160,7 +161,7 @@ struct DeviceComm {
   LaneProgress* lanes;           // max_channels x kMaxLanes
   uint64_t* meetings;            // max_channels x 8 words (a line each): [0] lanes that have arrived at a meeting, [1]
                                  // meetings so far, [2] of line 0: a block has failed, [3] the call's entry credits
-                                 // selected its fallback
+                                 // selected its fallback, [4] lanes that are done with the unit: kMaxLanes each launch
   const PeerRegion* regions;  // region g of rank r: entry g * num_ranks + r. nullptr: all ranks use the same addresses
   uint32_t max_regions;
 };

@@ -40,13 +40,85 @@ class Interpreter : public Messages<Env, Ops> {
       call_ = unit.first_call + i;
       Base::load_call(calls[call_], unit.num_lanes);
       const DeviceProgram& p = b_.program;
-      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
+      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return spoil(unit, calls, i);
       const bool last = i + 1 == unit.num_calls;
-      if (unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(unit.num_lanes)) return;
+      if (last) Base::leave(unit.num_lanes);
+      if (unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(unit.num_lanes)) {
+        if (!last) spoil(unit, calls, i + 1);
+        return;
+      }
     }
   }
 
  private:
+  // The block has failed in call i, or before it. Fills what it would still have written of the outputs with bytes 0xFF,
+  // because later work of the stream may read them before the host sees the failure. In place, lanes of the channel read
+  // what this one fills, so it waits until they have left.
+  RONDO_HOST_DEVICE_INLINE void spoil(const DeviceUnit& unit, const DeviceCall* calls, uint32_t i) {
+    Base::leave(unit.num_lanes);
+    if (unit.num_lanes > 1) Base::wait_for_lanes();
+    const bool begun = call_ == unit.first_call + i && b_.call.fallback == nullptr;
+    uint64_t loop = begun ? standing_.loop : 0;
+    uint32_t pc = begun ? standing_.pc : 0;
+    for (; i < unit.num_calls; ++i, loop = 0, pc = 0) {
+      if (call_ != unit.first_call + i) {
+        call_ = unit.first_call + i;
+        Base::load_call(calls[call_], unit.num_lanes);
+      }
+      const DeviceProgram& p = b_.program;
+      if (lane_ >= p.num_lanes || channel_ >= p.num_channels || p.num_loops == 0) continue;
+      if (p.pushed_elems != 0) spoil_pushed();
+      else spoil_steps(loop, pc);
+    }
+  }
+  // Steps from pc on in this loop, and all in later loops.
+  RONDO_HOST_DEVICE_INLINE void spoil_steps(uint64_t loop, uint32_t pc) {
+    const DeviceProgram& p = b_.program;
+    const DeviceStep* steps = b_.call.program->steps() + p.lane_first[lane_];
+    for (uint32_t i = 0; i < p.lane_first[lane_ + 1] - p.lane_first[lane_]; ++i) {
+      const DeviceStep& s = steps[i];
+      if (!writes_out(s) || stays(s)) continue;
+      const Extent share = channel_extent(s.num_elems, p.num_channels, channel_, p.wire_bytes);
+      const uint64_t skip = (loop + (i < pc ? 1 : 0)) * p.loop_elems;
+      if (skip < share.num_elems) fill(s.dst_first_elem + share.first_elem + skip, share.num_elems - skip);
+    }
+  }
+  // Peers write into the output, too, and nobody knows which of them have. A peer that still reads it must not report
+  // success. Therefore the host tells all ranks first.
+  RONDO_HOST_DEVICE_INLINE void spoil_pushed() {
+    const DeviceProgram& p = b_.program;
+    Base::wait_for_host();
+    uint64_t first = p.pushed_elems, end = first;  // elements that stay
+    const DeviceStep* steps = b_.call.program->steps();
+    for (uint32_t i = 0; i < p.lane_first[1]; ++i)
+      if (writes_out(steps[i]) && stays(steps[i])) {
+        first = steps[i].dst_first_elem;
+        end = first + steps[i].num_elems;
+      }
+    fill(0, first);
+    fill(end, p.pushed_elems - end);
+  }
+  RONDO_HOST_DEVICE_INLINE bool writes_out(const DeviceStep& s) const {
+    return (verb_bits(s.verb) & kVerbDst) != 0 && (s.flags & kFlagCredit) == 0 &&
+           s.dst_buffer == static_cast<uint8_t>(Buffer::kOut);
+  }
+  // In place: the input is the output.
+  RONDO_HOST_DEVICE_INLINE bool stays(const DeviceStep& s) const {
+    return s.num_recv == 0 && (s.bits & kStepPrescale) == 0 &&
+           at(s.src_buffer, s.src_first_elem) == at(s.dst_buffer, s.dst_first_elem);
+  }
+  RONDO_HOST_DEVICE_INLINE void fill(uint64_t first_elem, uint64_t num_elems) {
+    std::byte* const begin = at(static_cast<uint8_t>(Buffer::kOut), first_elem);
+    std::byte* const end = at(static_cast<uint8_t>(Buffer::kOut), first_elem + num_elems);
+    std::byte* const aligned = begin - reinterpret_cast<uintptr_t>(begin) % 16;
+    for (std::byte* p = aligned + env_.thread() * 16; p < end; p += env_.threads() * 16) {
+      if (p >= begin && p + 16 <= end) Mem::store_pair(p, {UINT64_MAX, UINT64_MAX});
+      else
+        for (uint32_t i = 0; i < 16; ++i)
+          if (p + i >= begin && p + i < end) p[i] = std::byte{0xFF};
+    }
+  }
+
   // For a call with a fallback lane 0 first runs the entry credits. Then all lanes know which program follows.
   RONDO_HOST_DEVICE_INLINE bool run_call() {
     for (;;) {

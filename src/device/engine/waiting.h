@@ -2,8 +2,8 @@
 // host's abort, when another block has failed, or at the call's deadline. The first failing thread stores its position
 // and the missing peer in DeviceControl.
 //
-// The condition is polled at every try. The control words in host memory and the clock are polled only at every
-// Env::kPollEvery-th try.
+// The condition is polled at every try. The clock and the control words in host memory are polled only at every
+// Env::kPollEvery-th try, the words by one of the threads that do so together.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,13 @@ RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer
     } else if (tries % Env::kPollEvery == 0) {
       const uint64_t now_ns = env.now_ns();
       if (since_ns == 0) since_ns = now_ns;
-      if (Mem::load_acquire32(&at.control->failed) != 0) {
+      const uint32_t stop = env.once([&]() -> uint32_t {
+        if (Mem::load_acquire32(&at.control->failed) != 0) return 2;
+        return Mem::load_acquire32(&at.control->abort) != 0 ? 1 : 0;
+      });
+      if (stop != 0) {
         leave = true;
-      } else if (Mem::load_acquire32(&at.control->abort) != 0) {
-        leave = true;
-        why = DeviceFailure::kAborted;
+        if (stop == 1) why = DeviceFailure::kAborted;
       } else if (most_ns != 0 && now_ns - since_ns > most_ns) {
         leave = true;
         why = DeviceFailure::kDeadline;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,12 @@ class EmulatedCase {
 
   std::vector<DeviceCall>& calls() { return calls_; }
   const std::string& kernel() const { return kernel_; }
+  /// A rank's output; empty if it has none.
+  std::span<const std::byte> out(Rank r) const {
+    const auto* at = static_cast<const std::byte*>(buffers_[static_cast<size_t>(r)].out());
+    if (at == nullptr) return {};
+    return {at, out_elems(case_, static_cast<int>(buffers_.size())) * dtype_bytes(case_.dtype)};
+  }
   /// Returns false and fails the test if anything is wrong.
   bool judge() {
     for (size_t r = 0; r < buffers_.size(); ++r) {
@@ -101,6 +108,7 @@ class EmulatedCase {
                        0,
                        false};
     shape.direct = algorithm.direct && nranks > 1;
+    shape.pushes = shape.direct && algorithm.name == "direct" && c.collective != Collective::kReduceScatter;
     shape.protocol = protocol == DeviceProtocol::kSimple || shape.direct ? Protocol::kSimple : Protocol::kInline;
     DeviceShape device;
     device.num_channels = run_.channels;

@@ -5,6 +5,10 @@
 // timeout: 120
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <span>
+#include <vector>
+
 #include "device/engine/emulated_calls.h"
 
 namespace rondo::testing {
@@ -101,6 +105,63 @@ TEST(Failures, RanksThatDisagreeAreNamed) {
       EXPECT_EQ(devices.control(r).peer, 1 - r) << protocol_text(protocol);
     }
   }
+}
+
+std::vector<uint32_t> words_of(std::span<const std::byte> bytes) {
+  std::vector<uint32_t> words(bytes.size() / 4);
+  std::memcpy(words.data(), bytes.data(), words.size() * 4);
+  return words;
+}
+
+// The last rank does not come. Every element of the others' outputs is then complete or 0xFFFFFFFF, a NaN.
+void expect_no_partial_results(const Case& c, const EmulatedRun& run, const DataTables& tables) {
+  const int nranks = tables.nranks();
+  EmulatedDevices whole({.nranks = nranks, .max_channels = 2}), broken({.nranks = nranks, .max_channels = 2});
+  EmulatedCase complete(whole, tables, c, run), other(broken, tables, c, run), failing(broken, tables, c, run);
+  const bool needs_all = c.collective == Collective::kAllReduce;  // of every rank, nothing can be complete
+  if (!needs_all) whole.launch(complete.kernel(), one_unit({&complete}), 1);
+  ASSERT_EQ(failures(whole, nranks), "") << complete.text();
+  set_deadline(failing, kShortNs / 3);
+  set_deadline(other, kShortNs / 3);
+  auto units = one_unit({&failing, &other});
+  units.back().clear();
+  broken.launch(failing.kernel(), units, 2);
+  for (Rank r = 0; r + 1 < nranks; ++r) {
+    const bool failed = broken.control(r).failed != 0;
+    for (const EmulatedCase* call : {&failing, &other}) {
+      const auto got = words_of(call->out(r)), right = words_of(complete.out(r));
+      for (size_t i = 0; i < got.size(); ++i) {
+        const bool missing = got[i] == UINT32_MAX;
+        ASSERT_TRUE(missing || (!needs_all && got[i] == right[i]))
+            << call->text() << ": rank " << r << ", element " << i << " is " << got[i] << ", not " << right[i];
+        ASSERT_TRUE(failed || !missing) << call->text() << ": rank " << r;
+      }
+    }
+  }
+}
+
+TEST(Failures, OutputsHaveNoPartialResults) {
+  const DataTables tables(3, 1, kFloat, kSumOp);
+  for (const DeviceProtocol protocol : kProtocols)
+    for (const Algorithm& a : all_algorithms())
+      for (const bool in_place : {false, true}) {
+        if (protocol != DeviceProtocol::kSimple && (a.collective != Collective::kAllReduce || !in_place)) continue;
+        Case c = case_of(a.collective, std::string(a.name).c_str(), 1009);
+        c.in_place = in_place;
+        expect_no_partial_results(c, {protocol, 2, 512}, tables);
+        if (HasFatalFailure()) return;
+      }
+}
+
+// While the call has not chosen between the direct algorithm and the other one.
+TEST(Failures, OutputsOfCallsWithAFallbackHaveNoPartialResults) {
+  const DataTables tables(3, 1, kFloat, kSumOp);
+  for (const char* direct : {"direct", "pull"})
+    for (const bool in_place : {false, true}) {
+      Case c = case_of(Collective::kAllReduce, direct, 1009);
+      c.in_place = in_place;
+      expect_no_partial_results(c, {DeviceProtocol::kSimple, 2, 512, find_algorithm(c.collective, "ring")}, tables);
+    }
 }
 
 // A failed rank's devices are not used again. A new communicator works.

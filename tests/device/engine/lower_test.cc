@@ -20,7 +20,7 @@ TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(sizeof(DeviceStep), 48u);
   EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
   EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 24u);
-  EXPECT_EQ(sizeof(DeviceProgram), 144u);
+  EXPECT_EQ(sizeof(DeviceProgram), 160u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_first), 16u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_ends), 52u);
   EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 120u);

@@ -56,6 +56,10 @@ class HostEnv {
   void sync() { shared_.any(false); }
   bool any(bool value) { return shared_.any(value); }
   static bool line_any(bool value) { return value; }
+  template <class Read>
+  static uint32_t once(Read read) {
+    return read();
+  }
   static uint64_t now_ns() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
