@@ -51,7 +51,9 @@ inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
 /// Optional parts of a call. The defaults give a plain call.
 ///
 /// A call on device memory is ordered in `stream` (nullptr: the default stream). It returns when it is enqueued. With a
-/// Work, the Work reports when the device is done. error() reports later failures. A CUDA graph can capture the call.
+/// Work, the Work reports when the device is done. error() reports later failures. A CUDA graph can capture the call. A
+/// deadline ends the call, not its stream, whose later work may run before the host sees the error. The rest of the
+/// output is then filled with bytes 0xFF, a NaN of every float type (docs/cuda.md has the exceptions).
 struct CallOptions {
   TypeRow* row = nullptr;           // nullptr: uniform_row(dtype)
   double deadline_s = 0;            // 0: the communicator's
@@ -233,7 +235,9 @@ class RONDO_API Communicator {
   /// accepted. Also returns kMismatch if another rank's last 64 calls differ from this rank's. You need not call it:
   /// the destructor waits too.
   Status finalize();
-  /// Aborts the communicator on all ranks. Any thread may call it.
+  /// Aborts the communicator on all ranks. It does not wait. On device memory, the destructor then waits at most a
+  /// second: work that is queued behind other work of its stream may end later, and everything is then freed in the
+  /// background. Any thread may call it.
   void abort();
   /// Returns ok, or the error that stopped this communicator. Never blocks.
   Status error() const;

@@ -44,7 +44,8 @@ typedef enum rondo_status RONDO_ENUM_INT {
   RONDO_UNAUTHORIZED = 8,
   RONDO_IN_PROGRESS = 9,
   RONDO_INTERNAL = 10,
-  RONDO_EXHAUSTED = 11
+  RONDO_EXHAUSTED = 11,
+  RONDO_CUDA_ERROR = 12
 } rondo_status;
 
 typedef enum rondo_dtype RONDO_ENUM_INT {
@@ -117,7 +118,8 @@ typedef struct rondo_call {
   rondo_dtype accumulator; /* RONDO_DTYPE_DEFAULT: the dtype's accumulator */
   rondo_dtype output;      /* RONDO_DTYPE_DEFAULT: the call's dtype */
   uint32_t promises;       /* RONDO_PROMISE_* or 0 */
-  double deadline_s;       /* 0: the communicator's */
+  double deadline_s;       /* 0: the communicator's. On device memory it ends the call, not the stream, whose later work
+                            * may run before the host sees the error: docs/cuda.md says what is then in `out` */
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale: one element, see premul_memory */
   uint64_t tag;            /* shown in traces and errors */
@@ -157,13 +159,14 @@ RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
 /* Returns RONDO_OK, or the error that stopped the communicator. Never blocks. */
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
 /* Aborts the communicator. Later operations on all ranks return RONDO_ABORTED, and the error names this rank. A running
- * operation may still succeed. Any thread may call it. */
+ * operation may still succeed. It does not wait. Any thread may call it. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
 /* Waits for this rank's outstanding work and returns its first error. Afterwards operations, alloc, register, split and
  * grow fail. On host memory, also returns RONDO_MISMATCH if another rank's last 64 calls differ from this rank's. */
 RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
 /* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work stays valid and
- * reports the result. */
+ * reports the result. On device memory, after rondo_comm_abort, it waits at most a second: work that is queued behind
+ * other work of its stream may end later, and everything is then freed in the background. */
 RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
 
 /* These make, raise and free an abort handle for rondo_config.abort. Any thread may raise it at any time. Calls that

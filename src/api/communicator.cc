@@ -2,12 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "api/communicator_impl.h"
 #include "api/process_control.h"
 #include "api/thread_control.h"
+#include "base/thread.h"
 #include "bootstrap/rendezvous.h"
 #include "device/device_side.h"
 #include "launch/launch.h"
@@ -35,11 +41,76 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
   }
 }
 
+// Frees aborted communicators of device memory. A call of theirs may be queued behind the caller's own work, which may
+// never end, and freeing device memory waits for all work of the device. Therefore a thread of its own frees them, one
+// that does not keep the process from exiting. It ends when it has freed all.
+class Reaper {
+ public:
+  static Reaper& of_process() {
+    static std::atomic<Reaper*> newest{nullptr};  // never freed: the thread may outlive static objects
+    Reaper* found = newest.load();
+    while (found == nullptr || !found->here_) {  // a forked child has no thread of its parent
+      Reaper* const mine = new Reaper;
+      mine->parents_ = found;
+      if (newest.compare_exchange_strong(found, mine)) return *mine;
+      delete mine;
+    }
+    return *found;
+  }
+
+  /// Takes it. Returns when all are freed, or soon if that takes long.
+  void take(std::unique_ptr<CommunicatorImpl> impl) {
+    constexpr auto kMostWait = std::chrono::seconds(1);
+    const auto now = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    if (all_.empty() && !frees_) since_ = now;
+    all_.push_back(std::move(impl));
+    if (!runs_) {
+      Thread thread;
+      const Status started = thread.start("the thread that frees aborted communicators", [this] { run(); });
+      if (!started.ok()) return;  // the next one starts it
+      thread.detach();
+      runs_ = true;
+    }
+    changed_.wait_until(lock, since_ + kMostWait, [&] { return all_.empty() && !frees_; });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!all_.empty()) {
+      const auto done = std::find_if(all_.begin(), all_.end(), [](const auto& i) { return i->device()->is_idle(); });
+      if (done != all_.end()) {
+        std::unique_ptr<CommunicatorImpl> impl = std::move(*done);
+        all_.erase(done);
+        frees_ = true;
+        lock.unlock();
+        impl.reset();
+        lock.lock();
+        frees_ = false;
+      } else {
+        changed_.wait_for(lock, std::chrono::milliseconds(2));
+      }
+    }
+    runs_ = false;
+    changed_.notify_all();
+  }
+
+  const MadeHere here_;
+  Reaper* parents_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<CommunicatorImpl>> all_;
+  std::chrono::steady_clock::time_point since_;  // when it last had none
+  bool runs_ = false, frees_ = false;
+};
+
 }  // namespace
 
 Communicator::~Communicator() {
   const NoCancel no_cancel;
   if (!impl_->is_of_this_process()) keep_copy(std::move(impl_));
+  else if (impl_->device() != nullptr && impl_->is_aborted()) Reaper::of_process().take(std::move(impl_));
   impl_.reset();
 }
 

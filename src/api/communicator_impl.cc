@@ -215,6 +215,7 @@ Status CommunicatorImpl::stop_trace() {
 }
 
 void CommunicatorImpl::abort() {
+  aborted_ = true;
   transport_->raise_abort(rank_);
   backend_->wake();
 }

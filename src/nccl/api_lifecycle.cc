@@ -29,6 +29,7 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   process().announce();
   Config how;
   how.memory = memory_of_process();
+  RONDO_TRY_ASSIGN(how.settings, settings_of(CommConfig(), how.memory));
   for (int i = 0; how.memory == Memory::kCuda && i < ndev; ++i)
     how.devices.push_back(devices != nullptr ? devices[i] : i);
   RONDO_TRY_ASSIGN(auto made, Communicator::init_all(ndev, how));
@@ -72,6 +73,13 @@ void destroy(Comm& comm) {
   process().remove(comm.handle);
 }
 
+// A call on device memory may be queued behind work of the caller that never ends, and so may its job. The job and
+// Communicator's destructor then end without this thread.
+void free_aborted(Comm& comm) {
+  comm.wait_for_job(std::chrono::seconds(2));
+  process().remove(comm.handle);
+}
+
 }  // namespace
 
 Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config,
@@ -94,7 +102,7 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
     how.abort = comm->token;
     how.memory = comm->memory;
     how.device = comm->device;
-    RONDO_TRY_ASSIGN(how.settings, settings_of(comm->config));
+    RONDO_TRY_ASSIGN(how.settings, settings_of(comm->config, comm->memory));
     RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
     comm->become(std::move(made));
     if (process().log().has(LogLevel::kInfo))
@@ -155,10 +163,9 @@ RONDO_NCCL(ncclResult_t, CommDestroy)(ncclComm_t handle) {
 
 RONDO_NCCL(ncclResult_t, CommAbort)(ncclComm_t handle) {
   if (handle == nullptr || drop_of_parent(handle)) return ncclSuccess;
-  return on_comm(handle, [handle](Comm& comm) {
+  return on_comm(handle, [](Comm& comm) {
     comm.abort();
-    comm.wait_for_job();
-    process().remove(handle);
+    Group::mine().add_last([c = comm.shared_from_this()] { free_aborted(*c); });
     return Status();
   });
 }

@@ -25,7 +25,7 @@ Expected<CommConfig> config_for_child(const Comm& parent, const ncclConfig_t* co
 
 Expected<Config> config_of(const Comm& child) {
   Config how;
-  RONDO_TRY_ASSIGN(how.settings, settings_of(child.config));
+  RONDO_TRY_ASSIGN(how.settings, settings_of(child.config, child.memory));
   how.abort = child.token;
   if (child.memory == Memory::kCuda) {
     how.memory = child.memory;

@@ -102,9 +102,12 @@ std::shared_ptr<const Job> Comm::job() {
   return job_;
 }
 
-void Comm::wait_for_job() {
+void Comm::wait_for_job(std::optional<std::chrono::seconds> most) {
   const NoCancel no_cancel;
-  if (const auto running = job()) running->result.wait();
+  const auto running = job();
+  if (running == nullptr) return;
+  if (most) (void)running->result.wait_for(*most);
+  else running->result.wait();
 }
 
 void Comm::abort() {

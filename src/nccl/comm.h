@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,8 @@ struct Comm : std::enable_shared_from_this<Comm> {
 
   /// Sets the job of a nonblocking call.
   void start_job(std::shared_ptr<const Job> started);
-  /// Returns when no job is running.
-  void wait_for_job();
+  /// Returns when no job is running, or at the deadline.
+  void wait_for_job(std::optional<std::chrono::seconds> most = std::nullopt);
   /// From any thread: ends the running operations, of all communicators of its job.
   void abort();
 

@@ -107,10 +107,11 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
   return own;
 }
 
-Expected<std::string> settings_of(const CommConfig& config) {
-  if (config.version == 0) return std::string();  // there was no config
+Expected<std::string> settings_of(const CommConfig& config, Memory memory) {
   RONDO_TRY_ASSIGN(const SettingValues stronger, SettingValues::load());
   std::string text;
+  if (memory == Memory::kCuda && stronger.find("timeout_s") == nullptr) text = "timeout_s = 1000000000\n";  // 31 years
+  if (config.version == 0) return text;  // there was no config
   if (stronger.find("device_engine") == nullptr)
     text += fmt::format("device_engine = {}\n", config.no_blocks ? "stream" : "auto");
   const auto limited = [](int ctas) { return static_cast<uint32_t>(std::min(ctas, kMostBlocks)); };

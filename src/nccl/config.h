@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nccl/abi.h"
+#include "rondo/communicator.h"
 #include "rondo/status.h"
 
 namespace rondo::nccl {
@@ -40,9 +41,10 @@ extern const ConfigField kConfigFields[];
 Expected<CommConfig> read_config(const ncclConfig_t* config);
 
 /// The settings lines of a config: the number of thread blocks of a device kernel, or no kernel. Defaults are written
-/// too, because a child's config replaces its parent's. rondo's own settings, NCCL_MIN_CTAS and NCCL_MAX_CTAS override
-/// them. Errors: as read_setting.
-Expected<std::string> settings_of(const CommConfig& config);
+/// too, because a child's config replaces its parent's. Calls on device memory have no deadline, as with NCCL: its
+/// callers have a watchdog that aborts. rondo's own settings, NCCL_MIN_CTAS and NCCL_MAX_CTAS override them. Errors: as
+/// read_setting.
+Expected<std::string> settings_of(const CommConfig& config, Memory memory);
 
 /// The fields of the caller's version; all others are unset. Errors: kInvalidArgument (magic, size).
 Expected<ncclConfig_t> normalise(const ncclConfig_t* config);

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "nccl/call_config.h"
@@ -198,6 +200,25 @@ TEST(NcclCallConfig, SelectionsNameAlgorithms) {
   EXPECT_FALSE(others.empty());
   EXPECT_EQ(std::count(others.begin(), others.end(), "ring"), 0);
   EXPECT_TRUE(refused(nccl::selected_algorithms("rung", Collective::kAllReduce).status(), "rung"));
+}
+
+// As with NCCL, whose callers have a watchdog.
+TEST(NcclConfig, CallsOnDevicesHaveNoDeadlineUnlessOneIsSet) {
+  const auto deadline_of = [](nccl::CommConfig config, rondo::Memory memory) {
+    const auto text = nccl::settings_of(config, memory);
+    EXPECT_TRUE(text.ok()) << text.status().to_string();
+    const size_t at = text->find("timeout_s");
+    return at == std::string::npos ? std::string() : text->substr(at, text->find('\n', at) - at);
+  };
+  nccl::CommConfig given;
+  given.version = 23203;
+  for (const nccl::CommConfig& config : {nccl::CommConfig(), given}) {
+    EXPECT_EQ(deadline_of(config, rondo::Memory::kCuda), "timeout_s = 1000000000");
+    EXPECT_EQ(deadline_of(config, rondo::Memory::kHost), "");
+    ::setenv("RONDO_TIMEOUT_S", "7", 1);
+    EXPECT_EQ(deadline_of(config, rondo::Memory::kCuda), "");
+    ::unsetenv("RONDO_TIMEOUT_S");
+  }
 }
 
 TEST(NcclEnvironment, VariablesAreObeyedOrReported) {

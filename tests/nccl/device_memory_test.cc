@@ -4,8 +4,12 @@
 // links: host_kernels
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "device/driver/handles.h"
 #include "nccl/comm.h"
@@ -196,6 +200,108 @@ TEST_F(NcclDeviceMemory, OneThreadOwnsTwoRanksOfOneDevice) {
   }
   for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
   forget_device();
+}
+
+// The caller's own work in a stream, which ends when the test lets it.
+struct ForeignWork {
+  explicit ForeignWork(cuda::Stream stream) {
+    const auto wait = [](void* self) {
+      while (!static_cast<ForeignWork*>(self)->over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    EXPECT_EQ(cuda::driver()->launch_host_function(stream, wait, this), 0);
+  }
+  std::atomic<bool> over{false};
+};
+
+// Calls are queued behind the caller's own work, which ends after the aborts. One thread owns both ranks.
+void abort_behind_foreign_work(bool in_group) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  set_device(0);
+  ncclComm_t comms[2];
+  ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 2, nullptr)));
+  {
+    std::optional<Array> data[2];
+    cuda::OwnedStream streams[2];
+    std::optional<ForeignWork> foreign[2];
+    const auto all_reduce = [&] {
+      EXPECT_TRUE(succeeds(ncclGroupStart()));
+      for (int r = 0; r < 2; ++r)
+        EXPECT_TRUE(succeeds(ncclAllReduce(data[r]->data, data[r]->data, 100, ncclFloat32, ncclSum, comms[r],
+                                           reinterpret_cast<cudaStream_t>(streams[r].get()))));
+      EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    };
+    for (int r = 0; r < 2; ++r) {
+      set_device(r);
+      data[r].emplace(std::vector<float>(100, 1.f));
+      streams[r] = std::move(*cuda::OwnedStream::make());
+    }
+    all_reduce();  // makes the connections
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_EQ(cuda::driver()->stream_synchronize(streams[r].get()), 0);
+      set_device(r);
+      foreign[r].emplace(streams[r].get());
+    }
+    all_reduce();
+    const auto begin = std::chrono::steady_clock::now();
+    if (in_group) EXPECT_TRUE(succeeds(ncclGroupStart()));
+    for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommAbort(c)));
+    if (in_group) EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_TRUE(returns(ncclInvalidArgument, ncclCommAbort(comms[0])));
+    EXPECT_FALSE(foreign[0]->over);
+    for (auto& f : foreign) f->over = true;
+    for (int r = 0; r < 2; ++r) {
+      set_device(r);
+      EXPECT_EQ(cuda::driver()->stream_synchronize(streams[r].get()), 0);
+    }
+  }
+  forget_device();
+  // Freed in the background, when the last call has ended.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!cuda.fake().leaks().empty() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+TEST_F(NcclDeviceMemory, AbortsDoNotWaitForWorkBeforeTheCall) { abort_behind_foreign_work(false); }
+TEST_F(NcclDeviceMemory, AbortsInAGroupDoNotWaitForWorkBeforeTheCall) { abort_behind_foreign_work(true); }
+
+// The first rank's kernel waits for a rank that does not call.
+TEST_F(NcclDeviceMemory, AbortsOfRanksOfOneThreadOneAfterTheOther) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  set_device(0);
+  ncclComm_t comms[2];
+  ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 2, nullptr)));
+  {
+    Array a(std::vector<float>(100, 1.f)), b(std::vector<float>(100, 1.f));
+    auto stream = cuda::OwnedStream::make();
+    const auto s = reinterpret_cast<cudaStream_t>(stream->get());
+    EXPECT_TRUE(succeeds(ncclGroupStart()));
+    EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 100, ncclFloat32, ncclSum, comms[0], s)));
+    EXPECT_TRUE(succeeds(ncclAllReduce(b.data, b.data, 100, ncclFloat32, ncclSum, comms[1], nullptr)));
+    EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    wait(s);
+    wait(nullptr);
+    EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 100, ncclFloat32, ncclSum, comms[0], s)));
+    const auto begin = std::chrono::steady_clock::now();
+    for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommAbort(c)));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    wait(s);
+    for (const float x : a.get()) ASSERT_TRUE(std::isnan(x)) << x;  // it never holds a plausible value
+  }
+  forget_device();
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+TEST_F(NcclDeviceMemory, ErrorsOfCudaHaveTheirResult) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  set_device(0);
+  const int devices[] = {0, 0};
+  ncclComm_t comms[2];
+  cuda.fake().fail("cuEventCreate", 719);
+  EXPECT_TRUE(fails_with(ncclUnhandledCudaError, {"cuEventCreate"}, ncclCommInitAll(comms, 2, devices)));
+  forget_device();
+  EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
 TEST_F(NcclDeviceMemory, ASettingKeepsCommunicatorsOnTheHost) {

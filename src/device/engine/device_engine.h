@@ -86,6 +86,8 @@ class DeviceEngine final : public Backend {
   Status submit(std::span<Call> calls) override;
   Status wait(WorkState& work) override;
   Status drain() override;
+  /// True if all issued calls have ended.
+  bool is_idle();
   Status finish(Status ended) override;
   Status error() override;
   Expected<std::string> explain(const CallShape& shape) override;

@@ -249,12 +249,18 @@ Status DeviceEngine::wait(WorkState& work) {
   return work.status;
 }
 
-// Every call ends: by itself, at its deadline, or soon after an abort or a death.
+// Every call ends: by itself, at its deadline, or soon after an abort or a death. But a call waits for the earlier work
+// of its stream, and nothing limits that.
 Status DeviceEngine::drain() {
   std::unique_lock lock(watch_mutex_);
   if (!watcher_.joinable()) return {};
   watch_changed_.wait(lock, [&] { return outstanding_.empty(); });
   return failure_;
+}
+
+bool DeviceEngine::is_idle() {
+  const std::lock_guard lock(watch_mutex_);
+  return outstanding_.empty();
 }
 
 }  // namespace rondo
