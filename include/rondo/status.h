@@ -34,7 +34,8 @@ namespace rondo {
   X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")          \
   X(kInProgress, 9, "not finished yet", "wait or test again")                                        \
   X(kInternal, 10, "internal error", "please report this with the message")                          \
-  X(kExhausted, 11, "a limit was reached", "")
+  X(kExhausted, 11, "a limit was reached", "")                                                       \
+  X(kCuda, 12, "a CUDA call failed", "")
 
 enum class StatusCode : int {
 #define RONDO_X(name, value, text, remedy) name = value,

@@ -35,6 +35,7 @@ ncclResult_t result_of(const Status& status, unsigned version) {
     case StatusCode::kPeerLost: return ncclRemoteError;
     case StatusCode::kAborted: return ncclRemoteError;
     case StatusCode::kSystem: return ncclSystemError;
+    case StatusCode::kCuda: return ncclUnhandledCudaError;
     case StatusCode::kExhausted: return ncclSystemError;
     case StatusCode::kInProgress: return ncclInProgress;
     case StatusCode::kInternal: return ncclInternalError;

@@ -140,7 +140,7 @@ TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
         ASSERT_TRUE((*made)->device().synchronize(Line::kCompute).ok());
         cuda.fake().break_device(0, cuda::kErrorIllegalAddress);
         const Status s = (*made)->gather(1);
-        EXPECT_EQ(s.code(), StatusCode::kSystem) << s.to_string();
+        EXPECT_EQ(s.code(), StatusCode::kCuda) << s.to_string();
         EXPECT_NE(s.message().find("700"), std::string::npos) << s.to_string();
       },
       options);

@@ -70,7 +70,7 @@ Status check(Result result, const char* what) {
   if (result == kSuccess) return {};
   std::string text = fmt::format("{}: {}", what, error_text(driver(), result));
   if (result == kErrorNotInitialized) text += "; a process forked after CUDA was used cannot use CUDA";
-  return Status(result == kErrorOutOfMemory ? StatusCode::kExhausted : StatusCode::kSystem, std::move(text));
+  return Status(result == kErrorOutOfMemory ? StatusCode::kExhausted : StatusCode::kCuda, std::move(text));
 }
 
 Expected<const Driver*> need_driver() {

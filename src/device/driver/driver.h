@@ -182,7 +182,7 @@ void set_driver(const Driver* table);
 /// driver(), or kUnsupported with why_no_driver().
 Expected<const Driver*> need_driver();
 
-/// kSystem (out of device memory: kExhausted) with the driver's name and text of the error, and the failed operation.
+/// kCuda (out of device memory: kExhausted) with the driver's name and text of the error, and the failed operation.
 /// Ok for kSuccess.
 Status check(Result result, const char* what);
 

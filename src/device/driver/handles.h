@@ -34,7 +34,7 @@ class Owned {
   Context context() const { return context_; }
 
  protected:
-  /// Remembers the current context, in which the object is made next. Errors: kUnsupported (no driver), kSystem.
+  /// Remembers the current context, in which the object is made next. Errors: kUnsupported (no driver), kCuda.
   Expected<const Driver*> enter();
   Handle handle_{};
   Context context_ = nullptr;
@@ -44,7 +44,7 @@ class Owned {
 class PrimaryContext {
  public:
   PrimaryContext() = default;
-  /// Errors: kUnsupported (no driver), kSystem.
+  /// Errors: kUnsupported (no driver), kCuda.
   static Expected<PrimaryContext> retain(Device device);
   ~PrimaryContext();
   PrimaryContext(PrimaryContext&& o) noexcept : device_(o.device_), context_(std::exchange(o.context_, nullptr)) {}
@@ -65,7 +65,7 @@ class PrimaryContext {
 /// Device memory. Uses the legacy cuMemAlloc, so that IPC handles work.
 class DeviceMemory : public Owned<DevicePtr, &Driver::mem_free> {
  public:
-  /// bytes > 0. Errors: kUnsupported (no driver), kExhausted, kSystem.
+  /// bytes > 0. Errors: kUnsupported (no driver), kExhausted, kCuda.
   static Expected<DeviceMemory> make(size_t bytes);
   template <class T = std::byte>
   T* as() const {
@@ -100,7 +100,7 @@ class PinnedMemory : public Owned<void*, &Driver::mem_free_host> {
 /// The caller's memory, pinned temporarily.
 class RegisteredMemory : public Owned<void*, &Driver::mem_host_unregister> {
  public:
-  /// Errors: kUnsupported (no driver), kSystem (for example already registered).
+  /// Errors: kUnsupported (no driver), kCuda (for example already registered).
   static Expected<RegisteredMemory> make(std::span<std::byte> memory);
   DevicePtr on_device() const { return on_device_; }
 
@@ -125,7 +125,7 @@ Status wait_for(Stream stream, Event event, unsigned flags = 0);
 /// A stream that does not wait for the legacy default stream.
 class OwnedStream : public Owned<Stream, &Driver::stream_destroy> {
  public:
-  /// Errors: kUnsupported (no driver), kSystem.
+  /// Errors: kUnsupported (no driver), kCuda.
   static Expected<OwnedStream> make();
 };
 
@@ -133,7 +133,7 @@ class OwnedStream : public Owned<Stream, &Driver::stream_destroy> {
 class OwnedEvent : public Owned<Event, &Driver::event_destroy> {
  public:
   enum class Times { kNo, kYes };
-  /// Errors: kUnsupported (no driver), kSystem.
+  /// Errors: kUnsupported (no driver), kCuda.
   static Expected<OwnedEvent> make(Times times = Times::kNo);
 };
 

@@ -31,14 +31,14 @@ class KernelLoader {
   Status load(KernelImages images);
 
   /// Loads the kernel if load() did not. Errors: kUnsupported (this build has no kernels, or the image has none for the
-  /// device), kSystem.
+  /// device), kCuda.
   Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any
   /// stream. Calls in one order on all ranks then start in that order on the devices, and no kernel blocks one that it
   /// waits for. (Not while the stream is captured, nor before driver 12.3.) The events `told`, at most one while the
   /// stream is captured, are recorded when all blocks of the kernel have begun, before driver 12.3 when the stream
-  /// reaches it. Errors: kSystem.
+  /// reaches it. Errors: kCuda.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                          std::span<const cuda::Event> told);
 

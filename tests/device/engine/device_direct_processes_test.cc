@@ -277,7 +277,7 @@ TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
     }
     if (rank == 1) fake.fail(kOpen, cuda::kErrorInvalidHandle);
     EXPECT_TRUE(
-        fails_with(comm.register_memory(memory.as(), 64), StatusCode::kSystem, {"rank 1", "cuIpcOpenMemHandle"}));
+        fails_with(comm.register_memory(memory.as(), 64), StatusCode::kCuda, {"rank 1", "cuIpcOpenMemHandle"}));
     if (rank == 2) fake.fail("cuMemAlloc_v2", cuda::kErrorOutOfMemory);
     EXPECT_TRUE(fails_with(comm.alloc(8192).status(), StatusCode::kExhausted, {"rank 2", "cuMemAlloc"}));
     EXPECT_EQ(fake.leaks().find("mapping of 8192"), std::string::npos) << fake.leaks();
