@@ -66,6 +66,7 @@ class Reaper {
     if (all_.empty() && !frees_) since_ = now;
     all_.push_back(std::move(impl));
     if (!runs_) {
+      const NoSignals inherited;
       Thread thread;
       const Status started = thread.start("the thread that frees aborted communicators", [this] { run(); });
       if (!started.ok()) return;  // the next one starts it

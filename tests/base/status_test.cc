@@ -29,9 +29,8 @@ TEST(Expected, TheValueOfAnErrorPrintsTheStatusAndAborts) {
 
 // A code has a remedy only if it helps for all errors of that code.
 TEST(Status, SaysNoRemedyThatNeedNotHelp) {
-  for (const StatusCode code :
-       {StatusCode::kInvalidArgument, StatusCode::kUnsupported, StatusCode::kSystem, StatusCode::kExhausted,
-        StatusCode::kCuda})
+  for (const StatusCode code : {StatusCode::kInvalidArgument, StatusCode::kUnsupported, StatusCode::kSystem,
+                                StatusCode::kExhausted, StatusCode::kCuda})
     EXPECT_EQ(Status(code, "why").to_string(), std::string(status_text(code)) + ": why");
   EXPECT_EQ(Status(StatusCode::kInternal, "why").to_string(),
             "internal error: why [please report this with the message]");

@@ -171,13 +171,13 @@ class BlockCalls {
   // kMaxLanes in total, so that nobody has to clear the count.
   RONDO_HOST_DEVICE_INLINE void leave(uint32_t num_lanes) {
     if (num_lanes == 1 || env_.thread() != 0) return;
-    Mem::fetch_add(b_.call.comm->meetings + channel_ * 8 + 4, lane_ == 0 ? DeviceProgram::kMaxLanes + 1 - num_lanes : 1);
+    Mem::fetch_add(b_.call.comm->meetings + channel_ * 8 + 4,
+                   lane_ == 0 ? DeviceProgram::kMaxLanes + 1 - num_lanes : 1);
   }
   // After a failure: returns when the channel's other lanes have left, or after a second.
   RONDO_HOST_DEVICE_INLINE void wait_for_lanes() {
-    await(1'000'000'000, [&] {
-      return Mem::load_acquire(b_.call.comm->meetings + channel_ * 8 + 4) % DeviceProgram::kMaxLanes == 0;
-    });
+    await(1'000'000'000,
+          [&] { return Mem::load_acquire(b_.call.comm->meetings + channel_ * 8 + 4) % DeviceProgram::kMaxLanes == 0; });
   }
   // After a failure: returns when the host has told all ranks, or after 0.1 s.
   RONDO_HOST_DEVICE_INLINE void wait_for_host() {

@@ -276,8 +276,7 @@ TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
       EXPECT_TRUE(fails_with(comm.register_memory(memory.as(), 4096), StatusCode::kMismatch, {"alloc", "register"}));
     }
     if (rank == 1) fake.fail(kOpen, cuda::kErrorInvalidHandle);
-    EXPECT_TRUE(
-        fails_with(comm.register_memory(memory.as(), 64), StatusCode::kCuda, {"rank 1", "cuIpcOpenMemHandle"}));
+    EXPECT_TRUE(fails_with(comm.register_memory(memory.as(), 64), StatusCode::kCuda, {"rank 1", "cuIpcOpenMemHandle"}));
     if (rank == 2) fake.fail("cuMemAlloc_v2", cuda::kErrorOutOfMemory);
     EXPECT_TRUE(fails_with(comm.alloc(8192).status(), StatusCode::kExhausted, {"rank 2", "cuMemAlloc"}));
     EXPECT_EQ(fake.leaks().find("mapping of 8192"), std::string::npos) << fake.leaks();
