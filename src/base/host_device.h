@@ -5,9 +5,11 @@
 #if defined(__CUDACC__)
 #define RONDO_HOST_DEVICE __host__ __device__
 #define RONDO_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
+#define RONDO_HOST_DEVICE_APART __host__ __device__ __noinline__
 #else
 #define RONDO_HOST_DEVICE
 #define RONDO_HOST_DEVICE_INLINE inline
+#define RONDO_HOST_DEVICE_APART
 #endif
 
 // Before a loop over registers: unrolls it completely, so that no array is indexed by a variable.

@@ -7,7 +7,7 @@
 //   env.thread(), threads(), block()        this thread and block; the number of threads is a power of two
 //   env.sync(), env.any(bool)               barriers of the block; any: true if true in any thread
 //   env.line_any(bool)                      the same among the threads of a line
-//   env.once(read)                          value of read(), called by one of the threads that are here together
+//   env.one_finds(test)                     test(), called by one of the threads that are here together
 //   env.now_ns(), env.relax(tries)
 //
 // Invariants: all threads take the same branches. After a failure the block leaves at once, because the communicator's
@@ -181,7 +181,7 @@ class BlockCalls {
   }
   // After a failure: returns when the host has told all ranks, or after 0.1 s.
   RONDO_HOST_DEVICE_INLINE void wait_for_host() {
-    await(100'000'000, [&] { return Mem::load_acquire32(&standing_.control->abort) != 0; });
+    await(100'000'000, [&] { return Mem::load_acquire32(&b_.call.control->abort) != 0; });
   }
 
   Env& env_;

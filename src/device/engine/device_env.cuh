@@ -18,13 +18,12 @@ struct DeviceEnv {
   __device__ static void sync() { __syncthreads(); }
   __device__ static bool any(bool value) { return __syncthreads_or(value) != 0; }
   __device__ static bool line_any(bool value) { return __any_sync(0xffu << (threadIdx.x & 24), value) != 0; }
-  template <class Read>
-  __device__ static uint32_t once(Read read) {
+  template <class Test>
+  __device__ static bool one_finds(Test test) {
     const unsigned together = __activemask();
-    const int first = __ffs(static_cast<int>(together)) - 1;
-    uint32_t value = 0;
-    if (static_cast<int>(threadIdx.x & 31) == first) value = read();
-    return __shfl_sync(together, value, first);
+    bool found = false;
+    if ((together & ((1u << (threadIdx.x & 31)) - 1)) == 0) found = test();
+    return __any_sync(together, found) != 0;
   }
   __device__ static uint64_t now_ns() {
     uint64_t ns;

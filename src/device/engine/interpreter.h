@@ -40,31 +40,44 @@ class Interpreter : public Messages<Env, Ops> {
       call_ = unit.first_call + i;
       Base::load_call(calls[call_], unit.num_lanes);
       const DeviceProgram& p = b_.program;
-      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return spoil(unit, calls, i);
+      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call())
+        return leave_early(env_, b_, args_, {u, i, lane_, channel_, standing_.pc, standing_.loop, true});
       const bool last = i + 1 == unit.num_calls;
       if (last) Base::leave(unit.num_lanes);
       if (unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(unit.num_lanes)) {
-        if (!last) spoil(unit, calls, i + 1);
+        if (!last) leave_early(env_, b_, args_, {u, i + 1, lane_, channel_, 0, 0, false});
         return;
       }
     }
   }
 
  private:
-  // The block has failed in call i, or before it. Fills what it would still have written of the outputs with bytes 0xFF,
-  // because later work of the stream may read them before the host sees the failure. In place, lanes of the channel read
-  // what this one fills, so it waits until they have left.
-  RONDO_HOST_DEVICE_INLINE void spoil(const DeviceUnit& unit, const DeviceCall* calls, uint32_t i) {
+  // Where a block has failed: a call of its unit, and the position in it.
+  struct Place {
+    uint32_t unit, call, lane, channel, pc;
+    uint64_t loop;
+    bool begun;  // the call
+  };
+  // Apart from run(), so that it takes no registers from it.
+  static RONDO_HOST_DEVICE_APART void leave_early(Env env, State& state, const LaunchArgs& args, Place at) {
+    Interpreter(env, state, args).spoil(at);
+  }
+
+  // Fills what the block would still have written of the outputs with bytes 0xFF, because later work of the stream may
+  // read them before the host sees the failure. In place, lanes of the channel read what this one fills, so it waits
+  // until they have left.
+  RONDO_HOST_DEVICE_INLINE void spoil(const Place& at) {
+    const DeviceUnit& unit = (args_.more_units != nullptr ? args_.more_units : args_.units)[at.unit];
+    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    lane_ = at.lane;
+    channel_ = at.channel;
     Base::leave(unit.num_lanes);
     if (unit.num_lanes > 1) Base::wait_for_lanes();
-    const bool begun = call_ == unit.first_call + i && b_.call.fallback == nullptr;
-    uint64_t loop = begun ? standing_.loop : 0;
-    uint32_t pc = begun ? standing_.pc : 0;
-    for (; i < unit.num_calls; ++i, loop = 0, pc = 0) {
-      if (call_ != unit.first_call + i) {
-        call_ = unit.first_call + i;
-        Base::load_call(calls[call_], unit.num_lanes);
-      }
+    const bool midway = at.begun && b_.call.fallback == nullptr;  // else the call has not chosen yet
+    uint64_t loop = midway ? at.loop : 0;
+    uint32_t pc = midway ? at.pc : 0;
+    for (uint32_t i = at.call; i < unit.num_calls; ++i, loop = 0, pc = 0) {
+      if (i != at.call || !at.begun) Base::load_call(calls[unit.first_call + i], unit.num_lanes);
       const DeviceProgram& p = b_.program;
       if (lane_ >= p.num_lanes || channel_ >= p.num_channels || p.num_loops == 0) continue;
       if (p.pushed_elems != 0) spoil_pushed();

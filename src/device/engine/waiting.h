@@ -59,14 +59,13 @@ RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer
     } else if (tries % Env::kPollEvery == 0) {
       const uint64_t now_ns = env.now_ns();
       if (since_ns == 0) since_ns = now_ns;
-      const uint32_t stop = env.once([&]() -> uint32_t {
-        if (Mem::load_acquire32(&at.control->failed) != 0) return 2;
-        return Mem::load_acquire32(&at.control->abort) != 0 ? 1 : 0;
+      leave = env.one_finds([&] {
+        if (Mem::load_acquire32(&at.control->failed) != 0) return true;
+        if (Mem::load_acquire32(&at.control->abort) == 0) return false;
+        why = DeviceFailure::kAborted;
+        return true;
       });
-      if (stop != 0) {
-        leave = true;
-        if (stop == 1) why = DeviceFailure::kAborted;
-      } else if (most_ns != 0 && now_ns - since_ns > most_ns) {
+      if (!leave && most_ns != 0 && now_ns - since_ns > most_ns) {
         leave = true;
         why = DeviceFailure::kDeadline;
       }

@@ -56,9 +56,9 @@ class HostEnv {
   void sync() { shared_.any(false); }
   bool any(bool value) { return shared_.any(value); }
   static bool line_any(bool value) { return value; }
-  template <class Read>
-  static uint32_t once(Read read) {
-    return read();
+  template <class Test>
+  static bool one_finds(Test test) {
+    return test();
   }
   static uint64_t now_ns() {
     timespec t;
