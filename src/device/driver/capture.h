@@ -5,12 +5,15 @@
 
 namespace rondo::cuda {
 
-inline bool captures(Stream stream) {
+/// The id of the capture that the stream is part of, or 0.
+inline uint64_t capture_of(Stream stream) {
   int status = kCaptureNone;
+  uint64_t id = 0;
   const Driver* d = driver();
-  if (d->stream_capture_info(stream, &status, nullptr, nullptr, nullptr, nullptr) != kSuccess) return false;
-  return status == kCaptureActive;
+  if (d->stream_capture_info(stream, &status, &id, nullptr, nullptr, nullptr) != kSuccess) return 0;
+  return status == kCaptureActive ? id : 0;
 }
+inline bool captures(Stream stream) { return capture_of(stream) != 0; }
 
 /// Permits copies and allocations for set-up while the caller's stream is captured. They are not part of the graph.
 class OutsideCapture {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "device/driver/capture.h"
+
 namespace rondo {
 namespace {
 
@@ -46,8 +48,8 @@ KernelLoader::~KernelLoader() {
     if (module != nullptr) cuda::driver()->module_unload(module);
 }
 
-Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
-                                     std::span<const cuda::Event> told) {
+Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
+                                     std::span<const LaunchPart> parts, std::span<const cuda::Event> told) {
   constexpr int kTellsBegin = 12030;  // drivers that record an event when a kernel has begun
   const cuda::Driver* d = cuda::driver();
   int version = 0;
@@ -60,28 +62,29 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
     config.num_attributes = on_begin != nullptr ? 1 : 0;
     return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
   };
-  RONDO_CHECK(!captured || told.size() < 2);
+  const uint64_t capture = cuda::capture_of(config.stream);
+  RONDO_CHECK(capture == 0 || told.size() < 2);
   if (version < kTellsBegin) {
     for (const cuda::Event e : told) RONDO_TRY(cuda::record(e, config.stream));
-    return launch(nullptr);
+    told = {};
   }
-  if (captured) return launch(told.empty() ? nullptr : told[0]);
-  Begun* mine;
+  OfThread* mine;
   {
     const std::lock_guard lock(mutex_);
-    mine = &begun_[std::this_thread::get_id()];
+    mine = &threads_[std::this_thread::get_id()];
   }
-  auto& [begun, side] = *mine;  // only this thread uses it. No lock: the driver blocks a launch while its queue is full
-  if (!told.empty() && side.context() == nullptr) {  // before the launch, because making it may wait for the device
+  // Only this thread uses it. No lock: the driver blocks a launch while its queue is full.
+  auto& [outside, captured, begun, side] = *mine;
+  LaunchOrder& order = capture != 0 ? captured : outside;
+  const bool aside = !told.empty() && capture == 0;
+  if (aside && side.context() == nullptr) {  // before the launch, because making it may wait for the device
     RONDO_TRY_ASSIGN(side, cuda::OwnedStream::make());
-  }
-  if (begun.context() == nullptr) {
     RONDO_TRY_ASSIGN(begun, cuda::OwnedEvent::make());
-  } else {
-    RONDO_TRY(cuda::wait_for(config.stream, begun.get()));
   }
-  RONDO_TRY(launch(begun.get()));
-  if (told.empty()) return {};
+  RONDO_TRY(order.begin(config.stream, capture, parts));
+  RONDO_TRY(launch(aside ? begun.get() : told.empty() ? nullptr : told[0]));
+  RONDO_TRY(order.launched(config.stream, parts));
+  if (!aside) return {};
   RONDO_TRY(cuda::wait_for(side.get(), begun.get()));
   for (const cuda::Event e : told) RONDO_TRY(cuda::record(e, side.get()));
   return {};

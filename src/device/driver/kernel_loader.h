@@ -12,6 +12,7 @@
 
 #include "device/driver/handles.h"
 #include "device/driver/images.h"
+#include "device/driver/launch_order.h"
 
 namespace rondo {
 
@@ -34,13 +35,11 @@ class KernelLoader {
   /// device), kCuda.
   Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
-  /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any
-  /// stream. Calls in one order on all ranks then start in that order on the devices, and no kernel blocks one that it
-  /// waits for. (Not while the stream is captured, nor before driver 12.3.) The events `told`, at most one while the
-  /// stream is captured, are recorded when all blocks of the kernel have begun, before driver 12.3 when the stream
-  /// reaches it. Errors: kCuda.
-  Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
-                         std::span<const cuda::Event> told);
+  /// Launches a kernel whose blocks wait for other ranks, in this thread's LaunchOrder. The events `told`, at most one
+  /// while the stream is captured, are recorded when the driver reports that all blocks of the kernel have begun, at the
+  /// latest when it ends; before driver 12.3 when the stream reaches it. Errors: kCuda.
+  Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
+                         std::span<const LaunchPart> parts, std::span<const cuda::Event> told);
 
  private:
   explicit KernelLoader(cuda::Context context) : context_(context) {}
@@ -49,11 +48,12 @@ class KernelLoader {
   std::mutex mutex_;
   std::map<const void*, cuda::Module> modules_;  // by image
   std::map<std::string, cuda::Function, std::less<>> functions_;
-  struct Begun {
-    cuda::OwnedEvent last;   // the last launch of a thread has begun
-    cuda::OwnedStream side;  // stream that records the callers' events
+  struct OfThread {
+    LaunchOrder order, captured;
+    cuda::OwnedEvent begun;  // the last launch with events of the caller
+    cuda::OwnedStream side;  // records them
   };
-  std::map<std::thread::id, Begun> begun_;
+  std::map<std::thread::id, OfThread> threads_;
 };
 
 }  // namespace rondo

@@ -3,8 +3,8 @@
 // A call is planned and lowered once for its shape and kept in device memory. Its connections are made at first use,
 // which waits for the other ranks. After that a call puts one launch (with the stream engine: copies and flags) into
 // the caller's stream and returns at once. Calls of one communicator run in the order of issue, whatever their streams.
-// Calls that one thread issues on several communicators of a device begin in that order, so that ranks with equal
-// orders cannot block one another.
+// Calls that one thread issues on several communicators of a device run side by side if they fit, else in that order
+// (driver/launch_order.h), so that ranks with equal orders cannot block one another.
 //
 // A watcher thread detects completed calls, failures in kernels, aborts and deaths. After the first error the
 // communicator refuses work with that error. The watcher serves captured calls as long as the communicator lives.
@@ -243,8 +243,7 @@ class DeviceEngine final : public Backend {
   std::vector<cuda::DeviceMemory> old_scratch_;  // running launches may use it
   cuda::OwnedEvent serial_, graph_serial_;
   cuda::OwnedStream own_stream_;  // for groups with calls of several ranks
-  cuda::Stream last_stream_ = nullptr;
-  bool any_ = false, captured_ = false;
+  bool captured_ = false;
   uint64_t next_sequence_ = 1;
   std::map<std::pair<Rank, bool>, uint64_t> message_numbers_;  // by peer and direction (true: receive)
   // The same without captured calls: the numbers that messages carry.

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "base/round_up.h"
@@ -27,8 +26,7 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
     return cuda::wait_for(stream, graph_serial_.get(), cuda::kEventWaitExternal);
   }
   if (captured_) RONDO_TRY(cuda::wait_for(stream, graph_serial_.get()));
-  if (any_ && last_stream_ != stream) RONDO_TRY(cuda::wait_for(stream, serial_.get()));
-  return {};
+  return cuda::wait_for(stream, serial_.get());
 }
 
 Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o) {
@@ -52,8 +50,6 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o
     return {};
   }
   RONDO_TRY(cuda::record(serial_.get(), stream));
-  last_stream_ = stream;
-  any_ = true;
   o.tag = call.tag;
   o.issued_ns = monotonic_ns();
   o.deadline_ns = call.deadline_ns;
@@ -80,6 +76,13 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o
 
 // One launch: a kernel, its calls in units, and their owners.
 struct DeviceEngine::Launch {
+  using Shares = std::map<DeviceEngine*, uint32_t>;  // number of blocks
+  static std::vector<LaunchPart> parts_of(const Shares& shares) {
+    std::vector<LaunchPart> parts;
+    for (const auto& [e, blocks] : shares) parts.push_back({e, e->communicator(), e->world_.resident_blocks, blocks});
+    return parts;
+  }
+
   cuda::Context context = nullptr;
   cuda::Function function = nullptr;
   std::shared_ptr<LaunchTrace> trace;  // nullptr: not traced, or captured
@@ -87,10 +90,8 @@ struct DeviceEngine::Launch {
   std::vector<DeviceCall> calls;
   std::vector<const Item*> members;
   uint32_t blocks = 0;
-  std::set<DeviceEngine*> engines;
+  Shares shares;
   std::vector<cuda::Event> told;  // callers' events, each once
-  bool follows = false;           // waits until the earlier launches on its device have ended
-  cuda::OwnedEvent ended;
 
   /// One stream carries the launch. The other streams and this one wait for each other.
   cuda::Stream stream() const { return members[0]->stream(); }
@@ -168,7 +169,7 @@ Status DeviceEngine::launch(Launch& l) {
   JoinedStreams joined(stream);
   for (const Item* m : l.members) joined.add(m->stream());
   RONDO_TRY(joined.begin());
-  for (DeviceEngine* e : l.engines) RONDO_TRY(e->begin_in(stream));
+  for (const auto& [e, blocks] : l.shares) RONDO_TRY(e->begin_in(stream));
   void* params[] = {&l.args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
   const bool captured = cuda::captures(stream);
@@ -177,7 +178,7 @@ Status DeviceEngine::launch(Launch& l) {
     l.args.trace = l.trace->on_device();
   }
   DeviceEngine& first = *l.members[0]->engine;
-  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, l.told));
+  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, Launch::parts_of(l.shares), l.told));
   RONDO_TRY(joined.end());
   if (captured && l.tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(l.tables)));
@@ -264,41 +265,29 @@ class DeviceEngine::Rounds {
                          [&](const Queue& q) { return q.message != at->message || q.place != at->place; });
       // All units of a place, or none of them.
       std::vector<std::pair<Queue*, Unit>> units;
-      std::set<DeviceEngine*> engines = l.engines;
+      Launch::Shares shares = l.shares;
       uint32_t blocks = l.blocks;
       for (auto q = at; q != end; ++q) {
         if (q->message != first.message || q->engine->transport_.context() != l.context) continue;
         const Unit u = q->unit(l.function);
         if (u.num_calls == 0) continue;
         units.emplace_back(&*q, u);
-        engines.insert(q->engine);
+        shares[q->engine] += u.lanes * u.channels;
         blocks += u.lanes * u.channels;
       }
-      if (!l.calls.empty() && blocks > room_of(engines)) break;
-      l.engines = std::move(engines);
+      if (!l.calls.empty() && blocks > room_of(Launch::parts_of(shares))) break;
+      l.shares = std::move(shares);
       for (const auto& [queue, u] : units) {
         l.add(queue->rest().first(u.num_calls), u.lanes, u.channels);
         queue->launched += u.num_calls;
       }
     }
-    if (const uint32_t room = room_of(l.engines); l.blocks > room)
+    if (const uint32_t room = room_of(Launch::parts_of(l.shares)); l.blocks > room)
       return Status(StatusCode::kExhausted,
                     fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
                                 "communicators into a group, or set RONDO_DEVICE_BLOCKS lower",
                                 l.members[0]->engine->rank_, l.blocks, room));
     return l;
-  }
-
-  /// Number of blocks of these engines that can be resident next to those of other processes: a share for each rank of
-  /// a communicator.
-  static uint32_t room_of(const std::set<DeviceEngine*>& engines) {
-    std::map<uint64_t, uint32_t> ranks;
-    uint32_t share = UINT32_MAX, most = 0;
-    for (const DeviceEngine* e : engines) {
-      most = std::max(most, ++ranks[e->communicator()]);
-      share = std::min(share, e->world_.resident_blocks);
-    }
-    return share * most;
   }
 
  private:
@@ -338,18 +327,6 @@ Status DeviceEngine::launch_rounds(std::span<const Item> items) {
     launches.push_back(std::move(l));
   }
   for (Launch& l : launches) RONDO_TRY(l.find_events());
-  // Launches that do not fit next to earlier ones on their device begin when those have ended. Otherwise they would use
-  // the blocks of another rank.
-  std::map<cuda::Context, std::pair<uint32_t, std::set<DeviceEngine*>>> beside;
-  for (Launch& l : launches) {
-    auto& [blocks, engines] = beside[l.context];
-    engines.insert(l.engines.begin(), l.engines.end());
-    blocks += l.blocks;
-    if (blocks <= Rounds::room_of(engines)) continue;
-    l.follows = true;
-    blocks = l.blocks;
-    engines = l.engines;
-  }
   // Allocate tables and traces before any launch waits on a device, because an allocation may wait for a launch.
   for (Launch& l : launches) {
     cuda::CurrentContext current(l.context);
@@ -357,15 +334,9 @@ Status DeviceEngine::launch_rounds(std::span<const Item> items) {
     RONDO_TRY(l.lay_out());
     if (!cuda::captures(l.stream())) l.trace = l.open_trace();
   }
-  for (size_t i = 0; i < launches.size(); ++i) {
-    Launch& l = launches[i];
+  for (Launch& l : launches) {
     cuda::CurrentContext current(l.context);
-    for (size_t before = 0; before < i && l.follows; ++before)
-      if (launches[before].context == l.context) RONDO_TRY(cuda::wait_for(l.stream(), launches[before].ended.get()));
     RONDO_TRY(launch(l));
-    if (launches.size() == 1) break;
-    RONDO_TRY_ASSIGN(l.ended, cuda::OwnedEvent::make());
-    RONDO_TRY(cuda::record(l.ended.get(), l.stream()));
   }
   return {};
 }

@@ -3,7 +3,7 @@
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
-// again with: FAKE_CUDA=operations=16,delay_us=50
+// again with: FAKE_CUDA=operations=16,late,delay_us=50
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -325,96 +325,131 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
   }
 }
 
-// The caller's event shows that the kernel has begun, or that the stream has reached the call, while the other rank has
-// not even called: directly, in a group and in a graph.
-TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
+// A rank with the caller's event for the begin of its calls.
+class RankWithEvent {
+ public:
+  RankWithEvent(Communicator& comm, FakeCuda& fake) : comm_(comm), fake_(fake), data_(comm, 2000) {
+    begun_ = std::move(*cuda::OwnedEvent::make());
+    second_ = std::move(*cuda::OwnedEvent::make());
+  }
+  Status sum(cuda::Event begun) {
+    CallOptions call = stream.options();
+    call.launch_event = begun;
+    return comm_.all_reduce(data_.data(), data_.data(), data_.size(), Dtype::kFloat32, Op::kSum, &call);
+  }
+  Status grouped_sums(const std::vector<cuda::Event>& events) {
+    Status s;
+    group_start();
+    for (const cuda::Event e : events)
+      if (s.ok()) s = sum(e);
+    const Status ended = group_end();
+    return s.ok() ? ended : s;
+  }
+  void capture() { EXPECT_EQ(fake_.begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0); }
+  void replay() {
+    cuda::Graph graph = nullptr;
+    EXPECT_EQ(fake_.end_capture(stream.get(), &graph), 0);
+    set();
+    EXPECT_EQ(fake_.launch_graph(graph, stream.get()), 0);
+    stream.wait();
+    EXPECT_EQ(fake_.destroy_graph(graph), 0);
+  }
+  void set() { data_.set_simple(comm_.rank()); }
+  void expect_sum() { EXPECT_TRUE(data_.holds_simple_sum(2)); }
+  static void expect_recorded(cuda::Event e) { EXPECT_EQ(cuda::driver()->event_synchronize(e), 0); }
+  cuda::Event begun() const { return begun_.get(); }
+  cuda::Event second() const { return second_.get(); }
+  const Stream stream;
+
+ private:
+  Communicator& comm_;
+  FakeCuda& fake_;
+  Floats data_;
+  cuda::OwnedEvent begun_, second_;
+};
+
+// Runs `fn` on two ranks: with a driver that tells when a kernel has begun, one that does not, and without a kernel.
+template <class Fn>
+void with_events(FakeLimits limits, Fn fn) {
   const struct {
     std::string engine;
     int version;
   } cases[] = {{"interpreter", 13000}, {"interpreter", 12020}, {"stream", 13000}};
   for (const auto& c : cases) {
-    const std::string& engine = c.engine;
-    const int version = c.version;
-    SCOPED_TRACE(fmt::format("{}, CUDA {}", engine, version));
+    SCOPED_TRACE(fmt::format("{}, CUDA {}", c.engine, c.version));
     FakeMachine machine = FakeMachine::uniform(2);
-    machine.driver_version = version;
+    machine.driver_version = c.version;
+    machine.limits = limits;
     EmulatedCuda cuda(machine);
     SpawnOptions options;
-    options.config = device_config("device_engine = " + engine);
+    options.config = device_config("device_engine = " + c.engine);
     std::atomic<int> seen{0};
     spawn_threads(
         2,
         [&](Communicator& comm) -> Status {
           use_device(comm);
-          const cuda::Driver* d = cuda::driver();
-          Floats a(comm, 2000);
-          Stream stream;
-          RONDO_TRY_ASSIGN(const cuda::OwnedEvent begun, cuda::OwnedEvent::make());
-          CallOptions call = stream.options();
-          auto sum = [&](const CallOptions& o) {
-            return comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &o);
-          };
-          a.set_simple(comm.rank());
-          RONDO_TRY(sum(call));  // makes the connections
-          stream.wait();
-          if (comm.rank() == 0) call.launch_event = begun.get();
-          for (const bool grouped : {false, true}) {
-            const int round = grouped ? 2 : 1;
-            a.set_simple(comm.rank());
-            while (comm.rank() == 1 && seen < round) std::this_thread::yield();
-            if (grouped) group_start();
-            RONDO_TRY(sum(call));
-            if (grouped) RONDO_TRY(group_end());
-            if (comm.rank() == 0) {
-              EXPECT_EQ(d->event_synchronize(begun.get()), 0);
-              EXPECT_NE(d->stream_query(stream.get()), 0) << "rank 1 has not called";
-              seen = round;
-            }
-            stream.wait();
-            EXPECT_TRUE(a.holds_simple_sum(2));
-          }
-          // The same event twice counts once. A captured launch cannot record two.
-          RONDO_TRY_ASSIGN(const cuda::OwnedEvent second, cuda::OwnedEvent::make());
-          auto group_of_two = [&](cuda::Event x, cuda::Event y) -> Status {
-            CallOptions told = call;
-            group_start();
-            told.launch_event = x;
-            Status s = sum(told);
-            told.launch_event = y;
-            if (s.ok()) s = sum(told);
-            const Status ended = group_end();
-            return s.ok() ? ended : s;
-          };
-          RONDO_TRY(group_of_two(begun.get(), second.get()));
-          stream.wait();
-          EXPECT_EQ(d->event_synchronize(begun.get()), 0);
-          EXPECT_EQ(d->event_synchronize(second.get()), 0);
-          if (version < 12030) return comm.error();  // there a captured event is the stream's own work
-          if (engine == "interpreter") {
-            EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
-            EXPECT_TRUE(
-                fails_with(group_of_two(begun.get(), second.get()), StatusCode::kUnsupported, {"launch_event"}));
-            RONDO_TRY(group_of_two(begun.get(), begun.get()));
-            cuda::Graph graph = nullptr;
-            EXPECT_EQ(cuda.fake().end_capture(stream.get(), &graph), 0);
-            EXPECT_EQ(cuda.fake().launch_graph(graph, stream.get()), 0);
-            stream.wait();
-            EXPECT_EQ(cuda.fake().destroy_graph(graph), 0);
-          }
-          EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
-          RONDO_TRY(sum(call));
-          cuda::Graph graph = nullptr;
-          EXPECT_EQ(cuda.fake().end_capture(stream.get(), &graph), 0);
-          a.set_simple(comm.rank());
-          EXPECT_EQ(cuda.fake().launch_graph(graph, stream.get()), 0);
-          stream.wait();
-          EXPECT_TRUE(a.holds_simple_sum(2));
-          EXPECT_EQ(cuda.fake().destroy_graph(graph), 0);
+          RankWithEvent rank(comm, cuda.fake());
+          RONDO_TRY(rank.sum(nullptr));  // makes the connections
+          rank.stream.wait();
+          RONDO_TRY(fn(comm, rank, seen, c.engine == "interpreter", c.version));
           return comm.error();
         },
         options);
     EXPECT_EQ(cuda.fake().leaks(), "");
   }
+}
+
+// The caller's event shows that the kernel has begun, or that the stream has reached the call, while the other rank has
+// not even called: directly and in a group. The driver need not tell this before the kernel ends, but may.
+TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
+  FakeLimits punctual = FakeLimits::from_env();
+  punctual.late = false;
+  with_events(punctual, [](Communicator& comm, RankWithEvent& rank, std::atomic<int>& seen, bool, int) -> Status {
+    for (const bool grouped : {false, true}) {
+      const int round = grouped ? 2 : 1;
+      const cuda::Event event = comm.rank() == 0 ? rank.begun() : nullptr;
+      rank.set();
+      while (comm.rank() == 1 && seen < round) std::this_thread::yield();
+      RONDO_TRY(grouped ? rank.grouped_sums({event}) : rank.sum(event));
+      if (comm.rank() == 0) {
+        RankWithEvent::expect_recorded(event);
+        EXPECT_NE(cuda::driver()->stream_query(rank.stream.get()), 0) << "rank 1 has not called";
+        seen = round;
+      }
+      rank.stream.wait();
+      rank.expect_sum();
+    }
+    return {};
+  });
+}
+
+// Whenever the driver tells it, a call that has ended has begun. The same event twice counts once. A captured launch
+// cannot record two.
+TEST(DeviceLaunchTest, EventsOfCallsComeByTheirEnd) {
+  const auto fn = [](Communicator& comm, RankWithEvent& rank, std::atomic<int>&, bool kernel, int version) -> Status {
+    const cuda::Event x = comm.rank() == 0 ? rank.begun() : nullptr, y = comm.rank() == 0 ? rank.second() : nullptr;
+    for (const std::vector<cuda::Event>& events : {std::vector{x}, {x, y}, {y, y}}) {
+      RONDO_TRY(events.size() == 1 ? rank.sum(x) : rank.grouped_sums(events));
+      rank.stream.wait();
+      if (comm.rank() == 0)
+        for (const cuda::Event e : events) RankWithEvent::expect_recorded(e);
+    }
+    if (version < 12030) return {};  // there a captured event is the stream's own work
+    if (kernel) {
+      rank.capture();
+      if (comm.rank() == 0) {
+        EXPECT_TRUE(fails_with(rank.grouped_sums({x, y}), StatusCode::kUnsupported, {"launch_event"}));
+      }
+      RONDO_TRY(rank.grouped_sums({x, x}));
+      rank.replay();
+    }
+    rank.capture();
+    RONDO_TRY(rank.sum(x));
+    rank.replay();
+    rank.expect_sum();
+    return {};
+  };
+  with_events(FakeLimits::from_env(), fn);
 }
 
 TEST(DeviceLaunchTest, LimitsOfBlocksAreChecked) {
