@@ -33,6 +33,14 @@ std::string missing_symbols(void* library, Driver& table) {
   return missing;
 }
 
+constexpr const char* kQueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+// CUDA reads the variable once. Before that its functions refuse to run.
+void ask_for_queues(const Driver& table) {
+  int count = 0;
+  if (table.device_count(&count) == kErrorNotInitialized) setenv(kQueuesVariable, "32", 0);
+}
+
 std::string open_driver(Driver& table) {
   // Not by config/setting_table.h: librondo_fsdp has this file, and no settings.
   const std::string_view value = std::getenv("RONDO_CUDA") != nullptr ? std::getenv("RONDO_CUDA") : "";
@@ -50,6 +58,7 @@ std::string open_driver(Driver& table) {
     return fmt::format("the NVIDIA driver supports CUDA {}, but {} is needed", version_text(version),
                        version_text(kOldestVersion));
   if (!missing.empty()) return fmt::format("libcuda.so.1 lacks {}", missing);
+  ask_for_queues(table);
   if (const Result r = table.init(0); r != kSuccess) return "cuInit: " + error_text(&table, r);
   int count = 0;
   if (const Result r = table.device_count(&count); r != kSuccess) return "cuDeviceGetCount: " + error_text(&table, r);
@@ -65,6 +74,13 @@ using Table = FunctionTable<Driver, open_driver>;
 const Driver* driver() { return Table::get(); }
 std::string why_no_driver() { return Table::why_not(); }
 void set_driver(const Driver* table) { Table::replace(table); }
+
+uint32_t num_hardware_queues() {
+  constexpr int kDefault = 8, kMost = 32;
+  const char* const text = std::getenv(kQueuesVariable);
+  const int n = text != nullptr ? std::atoi(text) : 0;
+  return static_cast<uint32_t>(n >= 1 && n <= kMost ? n : kDefault);
+}
 
 Status check(Result result, const char* what) {
   if (result == kSuccess) return {};

@@ -178,6 +178,10 @@ const Driver* driver();
 std::string why_no_driver();
 /// For tests: uses this table from now on; nullptr: the real one again.
 void set_driver(const Driver* table);
+/// Number of a device's hardware queues, which its streams share: a stream can stand behind another one's wait. It is
+/// CUDA_DEVICE_MAX_CONNECTIONS as CUDA has read it. driver() sets this variable to 32 if the user has not set it and
+/// CUDA is not initialised yet; else CUDA has 8 queues.
+uint32_t num_hardware_queues();
 
 /// driver(), or kUnsupported with why_no_driver().
 Expected<const Driver*> need_driver();

@@ -48,6 +48,14 @@ KernelLoader::~KernelLoader() {
     if (module != nullptr) cuda::driver()->module_unload(module);
 }
 
+Expected<cuda::Stream> KernelLoader::setup_stream() {
+  const std::lock_guard lock(mutex_);
+  if (setup_.context() == nullptr) {
+    RONDO_TRY_ASSIGN(setup_, cuda::OwnedStream::make());
+  }
+  return setup_.get();
+}
+
 Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
                                      std::span<const LaunchPart> parts, std::span<const cuda::Event> told) {
   constexpr int kTellsBegin = 12030;  // drivers that record an event when a kernel has begun

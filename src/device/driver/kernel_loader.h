@@ -1,5 +1,5 @@
 // KernelLoader: the library's kernels on one device, loaded from their images. It also orders a thread's launches of
-// kernels that wait. Thread safety: any thread; the device's context is current.
+// kernels that wait, and has the stream for set-up. Thread safety: any thread; the device's context is current.
 #pragma once
 
 #include <map>
@@ -24,6 +24,10 @@ class KernelLoader {
   KernelLoader(const KernelLoader&) = delete;
   KernelLoader& operator=(const KernelLoader&) = delete;
 
+  /// For set-up copies and fills: the host waits for them at once, and no capture includes them. All ranks on the device
+  /// use one stream, because streams share hardware queues. Errors: kSystem.
+  Expected<cuda::Stream> setup_stream();
+
   /// For tests whose driver finds kernels by name: no image is searched from now on.
   static void need_no_images();
 
@@ -46,6 +50,7 @@ class KernelLoader {
   Expected<cuda::Module> module_of(const KernelImage& image);  // mutex_ is locked
   const cuda::Context context_;
   std::mutex mutex_;
+  cuda::OwnedStream setup_;
   std::map<const void*, cuda::Module> modules_;  // by image
   std::map<std::string, cuda::Function, std::less<>> functions_;
   struct OfThread {

@@ -17,7 +17,8 @@ void add_part(std::vector<LaunchPart>& parts, const LaunchPart& part) {
 }
 
 bool same_ranks(std::span<const LaunchPart> a, std::span<const LaunchPart> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.rank == y.rank; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.rank == y.rank; });
 }
 
 }  // namespace
@@ -65,7 +66,8 @@ Status LaunchOrder::begin(cuda::Stream stream, uint64_t capture, std::span<const
 }
 
 Status LaunchOrder::launched(cuda::Stream stream, std::span<const LaunchPart> launch) {
-  auto known = std::find_if(beside_.begin(), beside_.end(), [&](const Running& r) { return same_ranks(r.parts, launch); });
+  auto known =
+      std::find_if(beside_.begin(), beside_.end(), [&](const Running& r) { return same_ranks(r.parts, launch); });
   if (known == beside_.end()) {
     known = beside_.insert(known, {{launch.begin(), launch.end()}, {}});
     if (unused_.empty()) {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdio>
 
 #include "base/no_cancel.h"
 #include "base/round_up.h"
@@ -32,6 +34,22 @@ Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(const Options& opti
   return e;
 }
 
+// Streams that share a hardware queue wait for one another, also those of ranks that wait for each other.
+void DeviceEngine::warn_of_few_queues() const {
+  static std::atomic<bool> warned{false};
+  const auto& devices = transport_.devices();
+  const auto& own = devices[static_cast<size_t>(rank_)];
+  const auto ranks = std::count_if(devices.begin(), devices.end(),
+                                   [&](const auto& d) { return d.same_process(own) && d.same_device(own); });
+  const uint32_t queues = cuda::num_hardware_queues();
+  if (ranks < 2 || ranks < queues || warned.exchange(true)) return;  // a stream for each rank, and one for set-up
+  std::fprintf(stderr,
+               "rondo: %td ranks of this process use device %d, whose streams share %u hardware queues: a rank may "
+               "stand behind another rank that waits for it, until the deadline. Set CUDA_DEVICE_MAX_CONNECTIONS=32 "
+               "before CUDA is initialised, make each rank a process, or call all ranks in groups of one thread\n",
+               ranks, transport_.device(), queues);
+}
+
 Status DeviceEngine::start() {
   cuda::CurrentContext current(transport_.context());
   RONDO_TRY(current.status());
@@ -40,6 +58,7 @@ Status DeviceEngine::start() {
   RONDO_TRY_ASSIGN(serial_, cuda::OwnedEvent::make());
   RONDO_TRY_ASSIGN(graph_serial_, cuda::OwnedEvent::make());
   if (world_.engine == EngineKind::kInterpreter) RONDO_TRY(make_tables());
+  warn_of_few_queues();
   return watcher_.start("the thread that watches a device", [this] { watch(); });
 }
 

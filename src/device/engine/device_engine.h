@@ -159,6 +159,7 @@ class DeviceEngine final : public Backend {
   struct SetUp;
   DeviceEngine(const Options& options, std::unique_ptr<CudaTransport> transport);
   Status start();
+  void warn_of_few_queues() const;
   Status make_tables();
   Expected<std::shared_ptr<DevicePlan>> plan(const CallShape& request);
   Status compile_plan(DevicePlan& plan);

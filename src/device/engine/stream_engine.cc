@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "device/engine/device_engine.h"
 #include "device/engine/grid_reduce.h"
@@ -56,6 +57,15 @@ class MemOps {
   cuda::Stream stream_;
   std::vector<cuda::BatchMemOp> ops_;
 };
+
+// A connection's messages that this thread has put into streams.
+struct Issued {
+  bool from_here = false, to_here = false;  // its ranks are in the group
+  uint64_t sent = 0, received = 0;
+  bool can_receive() const { return !from_here || sent > received; }
+  bool can_send() const { return !to_here || sent < received + kStreamSlots; }
+};
+using IssuedMessages = std::map<cuda::DevicePtr, Issued>;  // by the address of the connection's flags
 
 // Visits the readers of a step's connections, with each connection's key.
 template <class Visit>
@@ -268,23 +278,42 @@ class DeviceEngine::StreamShare {
     return {};
   }
 
-  /// Issues the next instructions. Returns false after the last one.
-  Expected<bool> issue_some() {
+  /// Adds the connections of the calls.
+  void list(IssuedMessages& messages) const {
+    for (const Part& part : parts_)
+      for (const StreamItem& item : part.items)
+        for_ends(item, [&](cuda::DevicePtr flags, bool sends) {
+          (sends ? messages[flags].from_here : messages[flags].to_here) = true;
+        });
+  }
+  bool done() const { return at_ == parts_.size(); }
+
+  /// Issues the next instructions, as long as they are ready or `in_any_case`. Returns true if it made progress.
+  Expected<bool> issue_some(IssuedMessages& messages, bool in_any_case) {
     constexpr size_t kAtOnce = 8;  // few of a stream's queue, which holds about a thousand operations
-    if (at_ == parts_.size()) return false;
+    if (done()) return false;
     cuda::CurrentContext current(e_.transport_.context());
     Part& part = parts_[at_];
     if (!into_) {
       RONDO_TRY(e_.begin_in(streams_.carrier()));
       into_.emplace(e_, streams_.carrier());
     }
-    for (size_t n = 0; n < kAtOnce && next_ < part.items.size(); ++n) RONDO_TRY(into_->add(part.items[next_++]));
+    size_t n = 0;
+    for (; n < kAtOnce && next_ < part.items.size(); ++n, ++next_) {
+      const StreamItem& item = part.items[next_];
+      if (!in_any_case && !is_ready(item, messages)) break;
+      RONDO_TRY(into_->add(item));
+      if (messages.empty()) continue;
+      for_ends(item,
+               [&](cuda::DevicePtr flags, bool sends) { ++(sends ? messages[flags].sent : messages[flags].received); });
+    }
     RONDO_TRY(into_->finish());
-    if (next_ < part.items.size()) return true;
+    if (next_ < part.items.size()) return n != 0;
     for (const Item* call : part.calls) RONDO_TRY(e_.end_in(streams_.carrier(), *call, {}));
     into_.reset();
     next_ = 0;
-    return ++at_ < parts_.size();
+    ++at_;
+    return true;
   }
   Status end() {
     cuda::CurrentContext current(e_.transport_.context());
@@ -302,6 +331,22 @@ class DeviceEngine::StreamShare {
     bool receives;
     StreamItem item;
   };
+  template <class Visit>
+  void for_ends(const StreamItem& item, Visit visit) const {
+    const DevicePlan::StepEnds& ends = item.item->plan->step_ends[item.step.lane][item.step.pc];
+    for (const uint32_t c : ends.receives) visit(e_.ends_[c].slots.flags_on_device, false);
+    for (const uint32_t c : ends.sends) visit(e_.ends_[c].slots.flags_on_device, true);
+  }
+  // True if no other rank of the group must issue something before.
+  bool is_ready(const StreamItem& item, IssuedMessages& messages) const {
+    bool ready = true;
+    if (messages.empty()) return true;
+    for_ends(item, [&](cuda::DevicePtr flags, bool sends) {
+      const Issued& m = messages[flags];
+      ready = ready && (sends ? m.can_send() : m.can_receive());
+    });
+    return ready;
+  }
   void arrange() {
     std::vector<Keyed> messages;
     std::map<std::pair<Rank, bool>, uint64_t> numbers;
@@ -335,6 +380,7 @@ class DeviceEngine::StreamShare {
 
 // In a group of several ranks each has its own stream, because they wait for one another. Their instructions are issued
 // in turns: the driver blocks this thread while a stream's queue is full, and that stream may wait for another rank.
+// What sets a flag is issued before the wait for it, because their streams may share a hardware queue.
 Status DeviceEngine::run_streams(std::span<const Item> items) {
   std::deque<StreamShare> shares;
   for (const Item& item : items) {
@@ -342,12 +388,16 @@ Status DeviceEngine::run_streams(std::span<const Item> items) {
         std::find_if(shares.begin(), shares.end(), [&](const auto& s) { return &s.engine() == item.engine; });
     (it != shares.end() ? *it : shares.emplace_back(*item.engine)).add(item);
   }
-  for (StreamShare& s : shares) RONDO_TRY(s.begin(shares.size() > 1));
-  for (bool more = true; more;) {
-    more = false;
+  IssuedMessages messages;  // empty for one rank
+  for (StreamShare& s : shares) {
+    RONDO_TRY(s.begin(shares.size() > 1));
+    if (shares.size() > 1) s.list(messages);
+  }
+  for (bool moved = true; !std::all_of(shares.begin(), shares.end(), [](const auto& s) { return s.done(); });) {
+    const bool stuck = !std::exchange(moved, false);
     for (StreamShare& s : shares) {
-      RONDO_TRY_ASSIGN(const bool rest, s.issue_some());
-      more |= rest;
+      RONDO_TRY_ASSIGN(const bool some, s.issue_some(messages, stuck));
+      moved |= some;
     }
   }
   for (StreamShare& s : shares) RONDO_TRY(s.end());

@@ -32,7 +32,7 @@ Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes) 
   const cuda::Driver* d = cuda::driver();
   bytes = round_up(bytes, kSlabBytes);
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
-  RONDO_TRY(cuda::clear(setup_.get(), memory.get(), bytes));
+  RONDO_TRY(cuda::clear(setup_, memory.get(), bytes));
   SlabEntry& entry = page_of(rank_).slabs[num_slabs_];
   entry.address = memory.get();
   // Peers of this process do not need the handle. Others will see whether they can open it.
@@ -222,7 +222,7 @@ Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {
 
 Expected<void*> CudaTransport::alloc(uint64_t bytes) {
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
-  RONDO_TRY(cuda::clear(setup_.get(), memory.get(), bytes));
+  RONDO_TRY(cuda::clear(setup_, memory.get(), bytes));
   void* const at = memory.as();
   hold(std::move(memory));
   return at;

@@ -27,6 +27,7 @@
 
 #include "base/process_name.h"
 #include "device/driver/handles.h"
+#include "device/driver/kernel_loader.h"
 #include "device/p2p/device_page.h"
 #include "device/p2p/layout.h"
 #include "device/p2p/regions.h"
@@ -97,8 +98,8 @@ class CudaTransport final : public Transport {
   const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
-  /// For set-up copies and fills: the host waits for them at once, and no capture includes them.
-  cuda::Stream setup_stream() const { return setup_.get(); }
+  /// The KernelLoader's.
+  cuda::Stream setup_stream() const { return setup_; }
   /// True if peers can reach any buffer of this rank, so that a direct call needs no fallback. Equal on all ranks.
   bool reaches_everything() const { return regions_->reach() == SharedRegions::Reach::kAnything; }
   /// The memory that ranks have agreed on.
@@ -238,7 +239,8 @@ class CudaTransport final : public Transport {
   Transport& host_;
   const Options options_;
   cuda::PrimaryContext context_;
-  cuda::OwnedStream setup_;
+  std::shared_ptr<KernelLoader> loader_;
+  cuda::Stream setup_ = nullptr;
   std::shared_ptr<Kept> kept_;
   mutable std::mutex kept_mutex_;  // guards kept_->device (alloc, free) and proxy_streams_
   std::vector<DeviceOfRank> devices_;

@@ -166,7 +166,8 @@ Status CudaTransport::open_device() {
   RONDO_TRY_ASSIGN(kept_->context, cuda::PrimaryContext::retain(device));
   cuda::CurrentContext current(context_.get());
   RONDO_TRY(current.status());
-  RONDO_TRY_ASSIGN(setup_, cuda::OwnedStream::make());
+  loader_ = KernelLoader::of(context_.get());
+  RONDO_TRY_ASSIGN(setup_, loader_->setup_stream());
   return {};
 }
 
@@ -248,9 +249,9 @@ Status CudaTransport::write_pattern(Rank peer, const CopyByKernel& copy) {
   RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));
   const auto [offset, bytes] = test_part(place_of(rank_));
   const auto pattern = test_pattern(rank_, peer, bytes);
-  RONDO_TRY(cuda::upload(setup_.get(), reinterpret_cast<cuda::DevicePtr>(own + offset), pattern.data(), bytes));
-  RONDO_TRY(copy(context(), setup_.get(), theirs + offset, own + offset, bytes));
-  return cuda::check(cuda::driver()->stream_synchronize(setup_.get()), "cuStreamSynchronize");
+  RONDO_TRY(cuda::upload(setup_, reinterpret_cast<cuda::DevicePtr>(own + offset), pattern.data(), bytes));
+  RONDO_TRY(copy(context(), setup_, theirs + offset, own + offset, bytes));
+  return cuda::check(cuda::driver()->stream_synchronize(setup_), "cuStreamSynchronize");
 }
 
 // Checks what this rank wrote to the peer's memory, as a kernel here reads it, and what the peer wrote to this rank's.
@@ -260,10 +261,10 @@ Status CudaTransport::check_patterns(Rank peer, const CopyByKernel& copy) {
   RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));
   const auto [offset, bytes] = test_part(place_of(rank_));
   std::byte* const back = own + test_part(-1).offset;
-  RONDO_TRY(copy(context(), setup_.get(), back, theirs + offset, bytes));
+  RONDO_TRY(copy(context(), setup_, back, theirs + offset, bytes));
   auto holds = [&](const std::byte* at, Rank from, Rank to) -> Status {
     std::vector<uint64_t> found(bytes / sizeof(uint64_t));
-    RONDO_TRY(cuda::download(setup_.get(), found.data(), reinterpret_cast<cuda::DevicePtr>(at), bytes));
+    RONDO_TRY(cuda::download(setup_, found.data(), reinterpret_cast<cuda::DevicePtr>(at), bytes));
     return found == test_pattern(from, to, bytes) ? Status() : Status(StatusCode::kSystem, "the data differs");
   };
   RONDO_TRY(holds(back, rank_, peer));
@@ -297,7 +298,7 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
     if (theirs.works[rank_] == '\0' && link.maps()) link.way = DeviceLink::Way::kHost;
     through_host_ = through_host_ || theirs.works.find('\0') != std::string::npos;
   }
-  RONDO_TRY(cuda::clear(setup_.get(), reinterpret_cast<cuda::DevicePtr>(device_rest_.next.at), kSlabBytes));
+  RONDO_TRY(cuda::clear(setup_, reinterpret_cast<cuda::DevicePtr>(device_rest_.next.at), kSlabBytes));
   // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links.
   if (through_host_somewhere()) layout_ = {4, 64 * 1024};
   const uint32_t most_per_lane = through_host_somewhere() ? layout_.max_channels : DeviceLayout::kMostChannels;

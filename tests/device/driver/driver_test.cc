@@ -23,7 +23,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 // This program's message about the driver in that environment.
 std::string found_with(const Environment& environment) {
-  std::string command = "env -u RONDO_CUDA";
+  std::string command = "env -u RONDO_CUDA -u CUDA_DEVICE_MAX_CONNECTIONS";
   for (const auto& [name, value] : environment) command += " " + name + "='" + value + "'";
   command += " /proc/" + std::to_string(getpid()) + "/exe --driver";
   FILE* out = popen(command.c_str(), "r");
@@ -49,6 +49,17 @@ TEST(CudaDriver, WhyThereIsNone) {
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_INIT", "34"}}), "cuInit: CUDA error 34");
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_DEVICES", "0"}}),
             "the NVIDIA driver shows no device (CUDA_VISIBLE_DEVICES?)");
+}
+
+// Before CUDA reads the variable, and only if the user has not set it.
+TEST(CudaDriver, AsksForHardwareQueues) {
+  const Environment whole{{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_QUEUES", "1"}};
+  EXPECT_EQ(found_with(whole), "32 queues, found, 32 queues known");
+  Environment set = whole, ready = whole;
+  set.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+  EXPECT_EQ(found_with(set), "1 queues, found, 1 queues known");
+  ready.emplace_back("RONDO_TEST_CUDA_READY", "1");  // by the application
+  EXPECT_EQ(found_with(ready), "found, 8 queues known");
 }
 
 TEST(CudaDriver, MissingFunctionsAreNamed) {
@@ -82,6 +93,8 @@ TEST(CudaDriver, ThreadsFindTheSame) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--driver") == 0) {
     std::printf("%s", rondo::cuda::driver() != nullptr ? "found" : rondo::cuda::why_no_driver().c_str());
+    if (std::getenv("RONDO_TEST_CUDA_QUEUES") != nullptr)
+      std::printf(", %u queues known", rondo::cuda::num_hardware_queues());
     return 0;
   }
   ::testing::InitGoogleTest(&argc, argv);

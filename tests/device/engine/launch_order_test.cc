@@ -27,7 +27,7 @@ FakeMachine machine_of(int devices, int multiprocessors = 132) {
 
 SpawnOptions options_of(const std::string& settings) {
   SpawnOptions options;
-  options.config = device_config("device_engine = interpreter\n" + settings);
+  options.config = device_config(settings);
   options.config.deadline_s = 5;
   return options;
 }
@@ -77,7 +77,7 @@ TEST(LaunchOrderTest, CrossingMessagesOfTwoCommunicators) {
           RONDO_TRY(second->error());
           return first.error();
         },
-        options_of(""));
+        options_of("device_engine = interpreter"));
     EXPECT_EQ(cuda.fake().leaks(), "");
   }
 }
@@ -113,7 +113,7 @@ TEST(LaunchOrderTest, ACallThatWaitsDoesNotHoldUpAnotherCommunicator) {
         RONDO_TRY(second->error());
         return first.error();
       },
-      options_of(""));
+      options_of("device_engine = interpreter"));
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
@@ -168,6 +168,48 @@ TEST(LaunchOrderTest, CapturedCallsThatDoNotFitTogether) {
       },
       options_of("algo = ring\nproto = simple"));
   EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+// Calls of one communicator run in the order of issue, also on the threads' own streams, which have the same handle.
+TEST(LaunchOrderTest, CallsOnPerThreadStreamsAreChained) {
+  for (const char* engine : {"interpreter", "stream"}) {
+    SCOPED_TRACE(engine);
+    EmulatedCuda cuda(machine_of(1));
+    spawn_threads(
+        2,
+        [&](Communicator& comm) -> Status {
+          use_device(comm);
+          const auto stream_per_thread = reinterpret_cast<cuda::Stream>(2);
+          Floats a(comm, 1000);
+          a.set_simple(comm.rank());
+          CallOptions options;
+          options.stream = stream_per_thread;
+          auto sum = [&] { return comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &options); };
+          RONDO_TRY(sum());  // makes the connections
+          std::atomic<bool> go{false};
+          EXPECT_EQ(cuda::driver()->launch_host_function(
+                        stream_per_thread,
+                        [](void* flag) {
+                          while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+                        },
+                        &go),
+                    0);
+          RONDO_TRY(sum());
+          std::thread second([&] {
+            use_device(comm);
+            EXPECT_TRUE(is_ok(sum()));
+            for (int i = 0; i < 2000; ++i) std::this_thread::yield();  // time enough to run
+            EXPECT_EQ(cuda::driver()->stream_query(stream_per_thread), cuda::kErrorNotReady);
+            go.store(true);
+            EXPECT_EQ(cuda::driver()->stream_synchronize(stream_per_thread), 0);
+          });
+          second.join();
+          EXPECT_TRUE(a.holds_simple_sum(2, 4));
+          return comm.error();
+        },
+        options_of("device_engine = " + std::string(engine)));
+    EXPECT_EQ(cuda.fake().leaks(), "");
+  }
 }
 
 // Four threads share a device that holds one call of each. A rank's second call must not take another rank's room.

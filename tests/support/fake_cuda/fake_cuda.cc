@@ -181,10 +181,13 @@ FakeCuda::FakeCuda(FakeMachine machine) {
   RONDO_CUDA_DRIVER(RONDO_X)
 #undef RONDO_X
   cuda::set_driver(&table_);
+  const uint32_t queues = fake::the_state->machine.limits.queues;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues != 0 ? queues : 32).c_str(), 1);
 }
 
 FakeCuda::~FakeCuda() {
   cuda::set_driver(nullptr);
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   delete fake::the_state;
   fake::the_state = nullptr;
 }
@@ -232,7 +235,9 @@ std::string FakeCuda::leaks() const {
     text += fmt::format("{} of {} bytes at {:#x}, device {}\n", kKinds[static_cast<int>(a.kind)], a.bytes, a.base,
                         a.device);
   }
-  if (!st.streams.empty()) text += fmt::format("{} streams\n", st.streams.size());
+  size_t streams = 0;
+  for (const auto& [handle, s] : st.streams) streams += s->of_thread ? 0 : 1;
+  if (streams != 0) text += fmt::format("{} streams\n", streams);
   if (!st.events.empty()) text += fmt::format("{} events\n", st.events.size());
   if (!st.modules.empty()) text += fmt::format("{} modules\n", st.modules.size());
   if (!st.graphs.empty()) text += fmt::format("{} graphs\n", st.graphs.size());

@@ -126,7 +126,7 @@ void set_current_context(cuda::Context context);
 cuda::Result may_disturb(State& st);
 /// The current context, or null with the error in `r`.
 cuda::ContextHandle* need_context(State& st, cuda::Result& r);
-/// The stream of a handle, or the legacy stream; null with the error in `r`.
+/// The stream of a handle, the legacy stream or the thread's; null with the error in `r`.
 Shared<cuda::StreamHandle> find_stream(State& st, cuda::Stream stream, cuda::Result& r);
 /// Waits in `section` until `ready`. Ends the program if that takes too long. In operations: until stopping, too.
 void wait_until(State& st, Section& section, const char* what, const std::function<bool()>& ready);
@@ -164,12 +164,14 @@ struct ContextHandle {
   int retained = 0;
   Result broken = kSuccess;
   testing::fake::Shared<StreamHandle> legacy;
+  std::map<std::thread::id, testing::fake::Shared<StreamHandle>> of_threads;
   std::set<int> peers;
 };
 
 struct StreamHandle {
   ContextHandle* context = nullptr;
   bool blocking = false, legacy = false, destroyed = false, started = false;
+  bool of_thread = false;       // a thread's CU_STREAM_PER_THREAD
   uint32_t hardware_queue = 0;  // of its device
   std::condition_variable work;
   std::deque<testing::fake::Shared<testing::fake::Op>> queue;  // its front is running

@@ -208,6 +208,15 @@ void poll(State& st, const BatchMemOp& op) {
   }
 }
 
+Shared<StreamHandle> add_stream(State& st, ContextHandle& context, bool blocking) {
+  auto s = make_hidden<StreamHandle>();
+  s->context = &context;
+  s->blocking = blocking;
+  if (const uint32_t queues = st.machine.limits.queues; queues != 0) s->hardware_queue = st.next_queue++ % queues;
+  st.streams.emplace(s.get(), s);
+  return s;
+}
+
 }  // namespace
 
 Shared<StreamHandle> find_stream(State& st, Stream stream, Result& r) {
@@ -220,6 +229,16 @@ Shared<StreamHandle> find_stream(State& st, Stream stream, Result& r) {
       context->legacy->legacy = true;
     }
     return context->legacy;
+  }
+  if (stream == reinterpret_cast<Stream>(2)) {  // CU_STREAM_PER_THREAD
+    ContextHandle* context = need_context(st, r);
+    if (context == nullptr) return nullptr;
+    auto& own = context->of_threads[std::this_thread::get_id()];
+    if (own == nullptr) {
+      own = add_stream(st, *context, true);
+      own->of_thread = true;
+    }
+    return own;
   }
   const auto it = st.streams.find(stream);
   r = it == st.streams.end() ? kErrorInvalidHandle : it->second->context->broken;
@@ -300,12 +319,7 @@ Result fake_stream_create(Stream* stream, unsigned flags, int priority) {
   ContextHandle* context = need_context(st, r);
   if (context == nullptr) return r;
   if (stream == nullptr || (flags & ~kStreamNonBlocking) != 0) return kErrorInvalidValue;
-  auto s = make_hidden<StreamHandle>();
-  s->context = context;
-  s->blocking = (flags & kStreamNonBlocking) == 0;
-  if (const uint32_t queues = st.machine.limits.queues; queues != 0) s->hardware_queue = st.next_queue++ % queues;
-  *stream = s.get();
-  st.streams.emplace(s.get(), std::move(s));
+  *stream = add_stream(st, *context, (flags & kStreamNonBlocking) == 0).get();
   return kSuccess;
 }
 
