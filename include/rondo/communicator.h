@@ -69,9 +69,10 @@ struct CallOptions {
   // stream engine.
   int min_blocks = 0;
   int max_blocks = 0;
-  // Device memory only: a CUDA event. It is recorded when all blocks of the call's kernel have begun. (Before CUDA
-  // 12.3, and if no kernel waits, it is recorded when the stream reaches the call.) Work that waits for the event
-  // therefore cannot occupy a part of the device that the call needs. Create it without timing, in this process, on the
+  // Device memory only: a CUDA event. It is recorded when the driver reports that all blocks of the call's kernel have
+  // begun, at the latest when the kernel ends. (Before CUDA 12.3, and if no kernel waits, it is recorded when the
+  // stream reaches the call.) Work that waits for the event cannot occupy a part of the device that
+  // the call needs. The call must not depend on that work. Create the event without timing, in this process, on the
   // call's device. It is not recorded if there is no data to move. During capture, one event of a group becomes part of
   // the graph. The call may end before the event is recorded.
   void* launch_event = nullptr;

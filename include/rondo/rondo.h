@@ -128,7 +128,8 @@ typedef struct rondo_call {
    * limits; 0: those limits. Equal on all ranks */
   int min_blocks;
   int max_blocks;
-  void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the call's kernel has begun; NULL: none */
+  void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the driver reports that the call's kernel has
+                       * begun, at the latest when it ends; NULL: none */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
   {                                                                                                               \

@@ -24,8 +24,8 @@ class KernelLoader {
   KernelLoader(const KernelLoader&) = delete;
   KernelLoader& operator=(const KernelLoader&) = delete;
 
-  /// For set-up copies and fills: the host waits for them at once, and no capture includes them. All ranks on the device
-  /// use one stream, because streams share hardware queues. Errors: kSystem.
+  /// For set-up copies and fills: the host waits for them at once, and no capture includes them. The ranks of a device
+  /// have one for all, because streams share hardware queues. Errors: kSystem.
   Expected<cuda::Stream> setup_stream();
 
   /// For tests whose driver finds kernels by name: no image is searched from now on.
