@@ -94,6 +94,25 @@ TEST_F(FakeDriver, TheLegacyStreamWaitsForBlockingStreamsOnly) {
   unload();
 }
 
+TEST_F(FakeDriver, EachThreadHasAStreamOfItsOwn) {
+  start();
+  const auto own = reinterpret_cast<Stream>(2);
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  ASSERT_EQ(launch(function("meet"), own, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  std::thread other([&] {
+    EXPECT_EQ(d->context_set_current(contexts[0]), kSuccess);
+    EXPECT_EQ(d->stream_query(own), kSuccess);
+    EXPECT_EQ(launch(function("meet"), own, 1, Meeting{&arrived, &wanted, 0}), kSuccess);
+    EXPECT_EQ(d->stream_synchronize(own), kSuccess);
+  });
+  other.join();
+  EXPECT_EQ(d->stream_query(own), kErrorNotReady);
+  wanted = 1;
+  EXPECT_EQ(d->stream_synchronize(own), kSuccess);
+  unload();
+}
+
 TEST_F(FakeDriver, MemoryOperationsOrderStreamsByAWord) {
   start();
   const DevicePtr words = alloc(64);

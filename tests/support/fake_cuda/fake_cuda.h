@@ -13,7 +13,8 @@
 //   are detected when it is freed. Copies, fills and stream memory operations are checked against the table of
 //   allocations, accesses by kernels are not.
 // - each stream runs in FIFO order in its own thread, started at the first operation. The legacy stream and the
-//   blocking streams wait for each other. cuMemFree and cuMemFreeHost wait for the whole device, as the driver does.
+//   blocking streams wait for each other. Each thread has a CU_STREAM_PER_THREAD. cuMemFree and cuMemFreeHost wait for
+//   the whole device, as the driver does.
 // - a kernel is a host function that runs the whole grid. A launch waits until all its blocks fit next to the running
 //   ones (FakeMachine::resident_blocks). A launch that can never fit and whose blocks wait for one another never
 //   starts. Kernels that wait for each other without being resident together hang, as on a device. Each process has its
