@@ -40,7 +40,7 @@ class KernelLoader {
   Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks, in this thread's LaunchOrder. The events `told`, at most one
-  /// while the stream is captured, are recorded when the driver reports that all blocks of the kernel have begun, at the
+  /// while the stream is captured, are recorded when the driver reports that all blocks have begun, at the
   /// latest when it ends; before driver 12.3 when the stream reaches it. Errors: kCuda.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
                          std::span<const LaunchPart> parts, std::span<const cuda::Event> told);
