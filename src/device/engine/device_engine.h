@@ -192,7 +192,8 @@ class DeviceEngine final : public Backend {
   /// Equal for the communicator's ranks in this process, and unique.
   uint64_t communicator() const;
   /// Orders the call after the communicator's earlier calls, and records the event for the next ones.
-  Status begin_in(cuda::Stream stream);
+  /// deadline_ns: of a call whose issue may wait for another rank; 0: of none.
+  Status begin_in(cuda::Stream stream, uint64_t deadline_ns = 0);
   /// `o`: the launch's data for this call.
   Status end_in(cuda::Stream stream, const Item& item, Outstanding o);
   struct StreamItem {
@@ -260,6 +261,7 @@ class DeviceEngine final : public Backend {
   FailureHook failure_hook_;
   DeviceTracing tracing_;
   bool issuing_ = false;   // a call is being issued and is not in outstanding_ yet
+  uint64_t issue_since_ns_ = 0, issue_deadline_ns_ = 0;
   bool replayed_ = false;  // calls were captured: they may run at any time, unannounced
   bool stop_ = false, look_now_ = false;
   std::atomic<bool> failed_{false};

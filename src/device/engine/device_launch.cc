@@ -13,10 +13,12 @@
 
 namespace rondo {
 
-Status DeviceEngine::begin_in(cuda::Stream stream) {
+Status DeviceEngine::begin_in(cuda::Stream stream, uint64_t deadline_ns) {
   {  // while a long call fills the driver's queue, the proxy sends the messages of its first part
     const std::lock_guard lock(watch_mutex_);
     issuing_ = true;
+    issue_since_ns_ = monotonic_ns();
+    issue_deadline_ns_ = deadline_ns;
     transport_.attend(true);
     watch_changed_.notify_all();
   }

@@ -194,10 +194,16 @@ Status DeviceEngine::look() {
   const std::lock_guard lock(watch_mutex_);
   RONDO_TRY(report());
   ask_for_pages();
-  if (world_.engine != EngineKind::kStream || outstanding_.empty()) return {};
+  if (world_.engine != EngineKind::kStream) return {};
   // Streams have no deadline of their own.
-  const Outstanding& o = outstanding_.front();
   const uint64_t now = monotonic_ns();
+  if (outstanding_.empty() && issuing_ && issue_deadline_ns_ != 0 && now - issue_since_ns_ > issue_deadline_ns_)
+    return Status(StatusCode::kTimeout,
+                  fmt::format("rank {}: a call is longer than its stream's queue, and after {:.1f} s (RONDO_TIMEOUT_S or "
+                              "deadline_s) no other rank has made room",
+                              rank_, static_cast<double>(now - issue_since_ns_) * 1e-9));
+  if (outstanding_.empty()) return {};
+  const Outstanding& o = outstanding_.front();
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
   std::string late;
   for (Rank r = 0; r < nranks_; ++r) {

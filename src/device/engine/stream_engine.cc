@@ -295,7 +295,7 @@ class DeviceEngine::StreamShare {
     cuda::CurrentContext current(e_.transport_.context());
     Part& part = parts_[at_];
     if (!into_) {
-      RONDO_TRY(e_.begin_in(streams_.carrier()));
+      RONDO_TRY(e_.begin_in(streams_.carrier(), part.calls[0]->call->deadline_ns));
       into_.emplace(e_, streams_.carrier());
     }
     size_t n = 0;

@@ -1,11 +1,13 @@
 // Streams of several ranks that share a device's hardware queues (FakeLimits::queues): what works with how many, the
-// warning, and the error if there are too few. Emulated devices.
+// warning, and the error if there are too few; calls longer than a stream's queue. Emulated devices.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -200,6 +202,35 @@ TEST(HardwareQueuesTest, TooFewEndAtTheDeadline) {
       }
       EXPECT_EQ(cuda.fake().leaks(), "");
     }
+}
+
+// A call longer than the stream's queue blocks its thread in the driver, if no other rank takes part.
+TEST(HardwareQueuesTest, ACallLongerThanAQueueEndsAtItsDeadline) {
+  constexpr size_t kElems = size_t{6} << 20;
+  FakeMachine machine = FakeMachine::uniform(1);
+  machine.limits.operations = 64;
+  machine.deadline_s = 20;
+  EmulatedCuda cuda(machine);
+  std::atomic<bool> ended = false;
+  spawn_threads(2, [&](Communicator& host) -> Status {
+    RONDO_TRY_ASSIGN(const auto comm, host.split(0, host.rank(), device_config("device_engine = stream")));
+    use_device(*comm);
+    Floats data(*comm, kElems);
+    Stream stream;
+    CallOptions call = stream.options();
+    RONDO_TRY(comm->all_reduce(data.data(), data.data(), kElems, Dtype::kFloat32, Op::kSum, &call));
+    stream.wait();  // the connections are made
+    if (comm->rank() == 0) {
+      call.deadline_s = 0.5;
+      const uint64_t since = rondo::monotonic_ns();
+      (void)comm->all_reduce(data.data(), data.data(), kElems, Dtype::kFloat32, Op::kSum, &call);
+      EXPECT_LT(rondo::monotonic_ns() - since, 8'000'000'000u);
+      EXPECT_TRUE(fails_with(comm->error(), StatusCode::kTimeout, {"rank 0"}));
+      ended = true;
+    }
+    for (int i = 0; i < 2000 && !ended; ++i) usleep(5000);
+    return Status();
+  });
 }
 
 }  // namespace
