@@ -1,137 +1,236 @@
 #!/usr/bin/env bash
-# Tests and measures the device code on a machine with a GPU: builds, runs every test and benchmark that needs a device,
-# and writes one JSON. Installs nothing: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for the part fsdp.
-# For a part that cannot run the JSON has the reason. Exit status 1: a part failed.
+# Tests and measures the device code on a machine with a GPU. Needs only the folder that scripts/gpu_bundle.sh makes (or
+# this repository with that folder in build/gpu_bundle) and bash, coreutils and Python 3.
 #
-#   scripts/gpu_check.sh [--deps FOLDER] [--out FILE] [--parts LIST] [--nccl-lib FILE]... [--nccl-tests FOLDER]
+#   scripts/gpu_check.sh A|B|C|D [--out FOLDER] [--parts LIST] [--most SECONDS] [--quick]
+#   scripts/gpu_check.sh --list      the sets, their parts and the limit of each in seconds
 #
-# Without the part build, build/gpu must hold what that part makes.
+# Each set takes at most 8 minutes: A shows that calls are right, B tests rare paths, C measures, D trains with PyTorch
+# and runs sanitizers and a profiler. Parts run one after the other. A part that hangs is killed at its limit, and the
+# next one runs. After each part a line of JSON is appended to gpu_SET.jsonl in the folder; the whole output is in
+# gpu_SET.log. A part that cannot run here is skipped, and its line has the reason. Exit status 1: a part failed.
+# scripts/gpu_report.py makes the result file.
 #
-#   --deps        folder made by scripts/gpu_deps.sh; default: build/gpu_deps, if it exists
-#   --out         default: build/gpu_check.json
-#   --parts       of build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp;
-#                 default: all
-#   --nccl-lib    NVIDIA's libnccl.so.2 to measure beside rondo's, LABEL=FILE; default: the machine's
-#   --nccl-tests  folder with nccl-tests' binaries, run on rondo's library
+#   --out     default: $OUT, else build/gpu_check
+#   --parts   only these parts of the set, with commas
+#   --most    no part takes longer than this
+#   --quick   small sizes and few tests, to try the script itself. No result file is made of such a run
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
+top=$(dirname "$scripts")
+usage() { sed -n '2,19p' "$0" >&2; exit 2; }
 
-deps=build/gpu_deps out=build/gpu_check.json nccl_tests="" nccl_libs=()
-parts=build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp
+sets="" out=${OUT:-build/gpu_check} parts="" most=480 quick=0 list=0
 while [ $# -gt 0 ]; do
   case $1 in
-    --deps) deps=$2 ;;
+    [A-D]) sets=$1; shift; continue ;;
+    --list) list=1 quick=0; shift; continue ;;
+    --quick) quick=1; shift; continue ;;
+    --out | --parts | --most) [ $# -ge 2 ] || usage ;;
+    *) usage ;;
+  esac
+  case $1 in
     --out) out=$2 ;;
     --parts) parts=$2 ;;
-    --nccl-lib) nccl_libs+=("$2") ;;
-    --nccl-tests) nccl_tests=$2 ;;
-    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
+    --most) most=$2 ;;
   esac
   shift 2
 done
-build=build/gpu logs=build/gpu_logs
-# The default of 8 hardware queues would put launches of one rank behind waits of another rank of the same process.
-export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32} RONDO_TIMEOUT_S=10 RONDO_INIT_TIMEOUT_S=20
-mkdir -p "$build" "$logs"
-rm -f "$logs"/*
-failed=0
+[ -n "$sets" ] || [ $list = 1 ] || usage
 
-# part NAME LIMIT_S COMMAND...: runs it, and stores its output, status and time.
+bundle=$top
+[ -x "$bundle/bin/rondo" ] || bundle=$top/build/gpu_bundle
+bin=$bundle/bin library=$bundle/lib/libnccl.so.2
+# Sizes up to 1 GiB are beyond the caches of the largest device. Iterations: for times, for checks.
+middle=16M largest=1G iterations=20 few=2
+if [ $quick = 1 ]; then
+  middle=16K largest=64K iterations=2 few=1
+  export GPU_TESTS_QUICK=1
+fi
+# Threads that share a device need a hardware queue for each of their streams.
+export CUDA_DEVICE_MAX_CONNECTIONS=32 RONDO_TIMEOUT_S=10 RONDO_INIT_TIMEOUT_S=20
+failed=0 bad=0
+
+# part SET NAME LIMIT_S COMMAND...: runs it if it was chosen, and appends its output and result to the files.
 part() {
-  local name=$1 limit=$2 since=$SECONDS status=0
-  shift 2
-  case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
+  local name=$2 limit=$3 since=$SECONDS status=0 begin
+  [ $list = 0 ] || { echo "$1 $2 $3"; return 0; }
+  [ "$1" = "$sets" ] || return 0
+  [ -z "$parts" ] || case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
+  [ "$limit" -le "$most" ] || limit=$most
+  shift 3
+  printf '\n==== %s\n' "$name" >>"$out/$log"
+  begin=$(stat -c %s "$out/$log")
   # timeout starts only programs, but most parts are functions, so they run in a shell that defines them.
-  timeout -k 5 "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
-    gpu_check "$@" >"$logs/$name.log" 2>&1 || status=$?
-  # GoogleTest's status is 0 if all tests were skipped.
-  [ $status != 0 ] || ! grep -qF '[  PASSED  ] 0 tests' "$logs/$name.log" || status=77
-  printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
-  local said="FAILED ($status)"
-  [ $status != 0 ] || said=passed
-  [ $status != 77 ] || said=skipped
-  printf '== %-12s %s, %d s\n' "$name" "$said" $((SECONDS - since))
-  [ $status = 0 ] || [ $status = 77 ] || { failed=1; tail -15 "$logs/$name.log"; }
+  timeout -k 5 "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p "${variables[@]}"); \"\$@\"" gpu_check "$@" \
+    >>"$out/$log" 2>&1 </dev/null || status=$?
+  python3 -B "$scripts/gpu_report.py" part "$sets" "$name" $status $((SECONDS - since)) "$out/$log" "$begin" \
+    "$out/$lines" || failed=1
 }
+variables=(scripts bundle bin library middle largest iterations few quick bad)
 
-build_all() {
-  local root=()
-  [ ! -d "$deps" ] || root=(-D "CMAKE_PREFIX_PATH=$(realpath "$deps")/usr" -D "OPENSSL_ROOT_DIR=$(realpath "$deps")/usr"
-                            -D OPENSSL_USE_STATIC_LIBS=ON)
-  cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D RONDO_BUILD_EXAMPLES=OFF "${root[@]}"
-  cmake --build "$build" -j "$(nproc)" --target rondo_cli rondo_nccl gpu_bandwidth nccl_contender tests_gpu
+# Programs write whole lines to the log, so that it has those of a program that is killed (stdbuf).
+# measure HEADING ARGUMENT...: a table of rondo perf. If it fails, the other tables of the part still run.
+measure() {
+  local status=0
+  echo "## $1"
+  shift
+  timeout --foreground -k 2 60 stdbuf -oL "$bin/rondo" perf "$@" --device cuda || status=$?
+  [ $status = 0 ] || { echo "## failed: status $status of rondo perf $*"; bad=1; }
 }
-
-test_of() { "$build/tests/$1" --gtest_brief=1 "${@:2}"; }
-sanitize() {
-  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
-  local tool
-  for tool in memcheck racecheck synccheck; do
-    echo "-- $tool"
-    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/gpu_kernels_gpu_test" --gtest_brief=1
+test_of() {
+  local test=$1 filter=$2
+  stdbuf -oL "$bin/$test" --gtest_brief=1 --gtest_filter="$filter"
+}
+device_info() {
+  nvidia-smi || echo "no nvidia-smi"
+  "$bin/rondo" info
+  echo "## record"
+  "$bin/rondo" info --record
+}
+protocols() {
+  local collective protocol
+  for collective in all_reduce all_gather; do
+    for protocol in simple ll ll128; do
+      RONDO_DEVICE_ENGINE=interpreter measure "$collective threads 2 interpreter $protocol" "$collective" --threads 2 \
+        --proto $protocol -b 64 -e $middle -f 16 -n $few -c 1
+    done
+    RONDO_DEVICE_ENGINE=stream measure "$collective threads 2 stream simple" "$collective" --threads 2 \
+      -b 64 -e $middle -f 16 -n $few -c 1
   done
-  compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/gpu_device_threads_gpu_test" \
-    --gtest_filter='*OneRank'
+  return $bad
 }
-perf() {
-  local n collective
+two_processes() {
+  local collective
   for collective in all_reduce all_gather reduce_scatter; do
-    for n in 1 2 4 8; do
-      echo "## $collective threads $n"
-      "$build/tools/rondo" perf "$collective" --device cuda --threads "$n" -b 8 -e 128M -f 8 -z 0 -n 20 -w 5
-    done
-    for n in 2 4; do
-      echo "## $collective ranks $n"
-      "$build/tools/rondo" perf "$collective" --device cuda --ranks "$n" -b 1K -e 64M -f 16 -z 0 -n 5 -w 2
+    measure "$collective ranks 2 auto auto" "$collective" --ranks 2 -b 64 -e $middle -f 16 -n $few -c 1
+  done
+  return $bad
+}
+sizes() {
+  local collective n
+  for n in 2 8; do
+    for collective in all_reduce all_gather reduce_scatter; do
+      measure "$collective threads $n auto auto" "$collective" --threads $n -b 64 -e $largest -f 16 -n 1 -w 0 -c 1
     done
   done
+  return $bad
 }
-# Runs the same program on rondo's library and on NVIDIA's, in turns.
+# Eight threads with fewer or more hardware queues of the device.
+queues() {
+  local engine
+  export CUDA_DEVICE_MAX_CONNECTIONS=$1
+  for engine in interpreter stream; do
+    RONDO_DEVICE_ENGINE=$engine measure "all_reduce threads 8 $engine auto" all_reduce --threads 8 \
+      -b 1K -e $middle -f 16 -n $few -c 1
+  done
+  return $bad
+}
+# All protocols and engines, with 1 to 8 threads. One rank alone copies.
+perf() {
+  local n=$1 collective protocol options=(-b 64 -e "$largest" -f 8 -z 0 -n "$iterations" -w 5 -c 0)
+  for collective in all_reduce all_gather reduce_scatter; do
+    measure "$collective threads $n auto auto" "$collective" --threads "$n" "${options[@]}"
+  done
+  [ "$n" -gt 1 ] || return $bad
+  for protocol in simple ll ll128; do
+    RONDO_DEVICE_ENGINE=interpreter measure "all_reduce threads $n interpreter $protocol" all_reduce --threads "$n" \
+      --proto $protocol "${options[@]}"
+  done
+  RONDO_DEVICE_ENGINE=stream measure "all_reduce threads $n stream simple" all_reduce --threads "$n" "${options[@]}"
+  return $bad
+}
+# Few sizes and iterations: processes take turns on the device, so a call can take milliseconds.
+perf_processes() {
+  local n collective
+  for n in 2 4; do
+    for collective in all_reduce all_gather reduce_scatter; do
+      measure "$collective ranks $n auto auto" "$collective" --ranks $n -b 64 -e $largest -f 64 -z 0 -n 3 -w 1 -c 0
+    done
+  done
+  return $bad
+}
+# The kernels and the device's own copy: within the device's cache, and far beyond it.
+bandwidth() {
+  local bytes=("$((16 << 20))" "$((256 << 20))" "$((1 << 30))") b
+  [ $quick = 0 ] || bytes=(65536)
+  for b in "${bytes[@]}"; do stdbuf -oL "$bin/gpu_bandwidth" "$b" $iterations; done
+}
+# Runs the same program on rondo's library and on NVIDIA's of PyTorch, in turns.
 nccl() {
-  local labelled n
-  library=$(find "$build" -name 'libnccl.so.2' | head -1)
-  if [ ${#nccl_libs[@]} = 0 ]; then
-    local found
-    found=$(ldconfig -p | awk '/libnccl.so.2 / && !seen++ {print $NF}')
-    [ -n "$found" ] || found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' \
-      2>/dev/null || true)
-    [ -z "$found" ] || nccl_libs=("sockets=$found")
-  fi
-  for n in 2 4; do  # few sizes: processes take turns on the device, so a call can take milliseconds
+  local n nvidia label sizes=(1024 1048576 16777216)
+  [ $quick = 0 ] || sizes=(1024)
+  nvidia=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null || true)
+  label=$(python3 -c 'import torch; print("nccl", ".".join(map(str, torch.cuda.nccl.version())), "of PyTorch",
+                      torch.__version__, "by sockets")' 2>/dev/null || true)
+  [ -n "$nvidia" ] || echo "no NCCL: there is no PyTorch here, so only rondo was measured"
+  for n in 2 4; do
     echo "## rondo $n"
-    "$build/bench/nccl_contender" "$library" "$n" 1024 1048576 16777216 || return $?
-    for labelled in "${nccl_libs[@]}"; do
-      echo "## nccl ${labelled%%=*} $n"
-      NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=8 \
-        "$build/bench/nccl_contender" "${labelled#*=}" "$n" 1024 1048576 16777216 || echo "## failed"
-    done
+    "$bin/nccl_contender" "$library" "$n" "${sizes[@]}" || return $?
+    [ -n "$nvidia" ] || continue
+    echo "## ${label:-nccl of unknown version by sockets} $n"
+    NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=8 \
+      "$bin/nccl_contender" "$nvidia" "$n" "${sizes[@]}" || { echo "## failed: NCCL, status $?"; bad=1; }
   done
-}
-run_nccl_tests() {
-  [ -n "$nccl_tests" ] || { echo "no folder of nccl-tests was given"; return 77; }
-  library=$(find "$build" -name 'libnccl.so.2' | head -1)
-  local binary
-  for binary in all_reduce_perf all_gather_perf reduce_scatter_perf; do
-    LD_PRELOAD=$library "$nccl_tests/$binary" -g 1 -b 8 -e 64M -f 8
-  done
+  return $bad
 }
 fsdp() {
   python3 -c 'import torch' 2>/dev/null || { echo "no PyTorch"; return 77; }
-  library=$(realpath "$(find "$build" -name 'libnccl.so.2' | head -1)")
-  python3 scripts/gpu_fsdp.py --library "$library" --processes 2 4 --steps 50
+  python3 -B "$scripts/gpu_fsdp.py" --library "$library" --processes 2 4 --steps 50
+}
+# sanitize TOOL: the copy kernel, one rank alone, and then the reductions, which take the longest.
+sanitize() {
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
+  local check test filter
+  for check in gpu_kernels_gpu_test=*Copy gpu_device_threads_gpu_test=*OneRank gpu_kernels_gpu_test=*Bits*; do
+    test=${check%%=*} filter=${check#*=}
+    echo "## $1 $filter"
+    compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/$test" --gtest_brief=1 --gtest_filter="$filter" ||
+      { echo "## failed: status $? of $1 $filter"; bad=1; }
+  done
+  return $bad
+}
+# The reductions only: a profiler repeats a kernel alone, and one that waits for another rank would never end.
+profile() {
+  command -v ncu >/dev/null || { echo "no profiler (ncu)"; return 77; }
+  ncu --clock-control none --kernel-name regex:rondo_ --launch-count 9 --section SpeedOfLight \
+    --section MemoryWorkloadAnalysis "$bin/gpu_bandwidth" "$((256 << 20))" 1
 }
 
-part build 400 build_all
-part unit 60 test_of gpu_kernels_gpu_test
-part conformance 240 test_of gpu_device_threads_gpu_test
-part processes 180 test_of gpu_device_processes_gpu_test
-part graphs 90 test_of gpu_graphs_gpu_test
-part training 120 test_of gpu_training_gpu_test
-part sanitize 120 sanitize
-part bandwidth 60 "$build/bench/gpu_bandwidth"
-part perf 300 perf
-part nccl 180 nccl
-part nccl_tests 90 run_nccl_tests
-part fsdp 150 fsdp
-python3 scripts/gpu_check_report.py "$logs" "$out"
+if [ $list = 0 ]; then
+  [ -x "$bin/rondo" ] || { echo "gpu_check: no programs in $bin: run scripts/gpu_bundle.sh first" >&2; exit 2; }
+  command -v python3 >/dev/null || { echo "gpu_check: no python3 here" >&2; exit 2; }
+  mkdir -p "$out"
+  log=gpu_$sets.log lines=gpu_$sets.jsonl
+  : >"$out/$log"
+  python3 -B "$scripts/gpu_report.py" start "$sets" $quick "$bundle/about.json" >"$out/$lines"
+fi
+processes=gpu_device_processes_gpu_test
+
+part A info 20 device_info
+part A unit 60 test_of gpu_kernels_gpu_test '*'
+part A protocols 60 protocols
+part A two_processes 40 two_processes
+part A sizes 200 sizes
+part A bandwidth 40 bandwidth
+part B conformance 120 test_of gpu_device_threads_gpu_test '*'
+part B ipc 15 test_of $processes '*Ipc*'
+part B processes 100 test_of $processes '-*Ipc*:*AKilledRank'
+part B killed_rank 20 test_of $processes '*AKilledRank'
+part B graphs 20 test_of gpu_graphs_gpu_test '*'
+part B queues_8 30 queues 8
+part B queues_32 30 queues 32
+part B training 75 test_of gpu_training_gpu_test '*'
+part C copies 30 bandwidth
+part C perf_2 65 perf 2
+part C perf_8 85 perf 8
+part C perf_4 65 perf 4
+part C perf_1 25 perf 1
+part C perf_processes 50 perf_processes
+part C nccl 110 nccl
+part D fsdp 120 fsdp
+part D memcheck 110 sanitize memcheck
+part D racecheck 90 sanitize racecheck
+part D synccheck 70 sanitize synccheck
+part D profile 50 profile
 exit $failed

@@ -18,7 +18,7 @@ std::vector<Case> every(const std::vector<Case>& all, size_t stride) {
 }
 
 void conform(int nranks, const std::string& settings, size_t stride) {
-  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), stride),
+  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), full_or_quick(stride, 300)),
             gpu_config(nranks, settings));
 }
 
@@ -42,7 +42,8 @@ TEST(DeviceThreadsGpuTest, Streams) {
 TEST(DeviceThreadsGpuTest, Megabytes) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 4})
-    run_cases(World::kThreads, nranks, Memory::kDevice, large_cases(nranks, 64 << 20), gpu_config(nranks));
+    run_cases(World::kThreads, nranks, Memory::kDevice, large_cases(nranks, full_or_quick(64 << 20, 64 << 10)),
+              gpu_config(nranks));
 }
 // Random calls, one after the other, without barriers.
 TEST(DeviceThreadsGpuTest, TenThousandRandomCalls) {
@@ -50,7 +51,7 @@ TEST(DeviceThreadsGpuTest, TenThousandRandomCalls) {
   for (const int nranks : {2, 4, 8}) {
     std::vector<Case> cases;
     const std::vector<Case> all = product_cases(nranks);
-    for (size_t i = 0; i < 3400; ++i) cases.push_back(all[i * 7919 % all.size()]);
+    for (size_t i = 0; i < full_or_quick(3400, 20); ++i) cases.push_back(all[i * 7919 % all.size()]);
     run_cases(World::kThreads, nranks, Memory::kDevice, cases, gpu_config(nranks));
   }
 }

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "rondo/communicator.h"
@@ -14,6 +15,11 @@ inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 
 
 #define RONDO_NEEDS_GPU() \
   if (!::rondo::testing::machine_has_gpu()) GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there"
+
+/// A number of cases, calls or bytes. GPU_TESTS_QUICK is for runs of these tests without a device, on a fake driver.
+inline size_t full_or_quick(size_t full, size_t quick) {
+  return std::getenv("GPU_TESTS_QUICK") != nullptr ? quick : full;
+}
 
 /// All ranks on device 0: several ranks may share a GPU. RONDO_TIMEOUT_S is the deadline of their calls.
 inline Config gpu_config(int nranks, const std::string& settings = {}) {

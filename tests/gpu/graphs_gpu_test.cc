@@ -65,7 +65,7 @@ void replay(const std::string& engine) {
         RONDO_TRY(captured);
         EXPECT_EQ(graphs.instantiate(&executable, graph, 0), 0);
         together.arrive_and_wait();
-        for (int round = 0; round < 1000; ++round) {
+        for (int round = 0; round < static_cast<int>(full_or_quick(1000, 101)); ++round) {
           EXPECT_EQ(graphs.launch(executable, stream.get()), 0);
           if (round % 100 != 0) continue;
           EXPECT_EQ(d->stream_synchronize(stream.get()), 0);

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Makes a folder with all that scripts/gpu_check.sh runs, for a machine that has a GPU but no compiler, packages or
+# network: programs that need only glibc 2.36 or later, and the driver. Builds with nvcc, which takes some minutes.
+#
+#   scripts/gpu_bundle.sh [--archs LIST] [--build FOLDER] [--out FOLDER]
+#   scripts/gpu_bundle.sh --check FOLDER     only checks a folder's programs and size
+#
+#   --archs   architectures, with semicolons; default: 90
+#   --build   build folder; default: build/gpu
+#   --out     default: build/gpu_bundle
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+archs=90 build=build/gpu out=build/gpu_bundle check=""
+while [ $# -gt 0 ]; do
+  [ $# -ge 2 ] || { sed -n '2,10p' "$0" >&2; exit 2; }
+  case $1 in
+    --archs) archs=$2 ;;
+    --build) build=$2 ;;
+    --out) out=$2 ;;
+    --check) check=$2 ;;
+    *) sed -n '2,10p' "$0" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+
+MOST_MIB=55  # the folder and this repository together are less than 64 MiB
+GLIBC='^(libc\.so\.6|libm\.so\.6|libdl\.so\.2|libpthread\.so\.0|librt\.so\.1|ld-linux-x86-64\.so\.2|ld-linux-aarch64\.so\.1)$'
+NEWEST_GLIBC=2.36
+
+# check_bundle FOLDER: names a library that glibc does not have, a search path, a symbol of a newer glibc, or the size.
+check_bundle() {
+  local file dynamic name newest wrong=0 mib programs=0
+  while IFS= read -r -d '' file; do
+    dynamic=$(readelf -dW "$file" 2>/dev/null) && [ -n "$dynamic" ] || continue
+    programs=$((programs + 1))
+    for name in $(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic"); do
+      [[ $name =~ $GLIBC ]] || { echo "$file needs $name, which a machine may lack: link it statically" >&2; wrong=1; }
+    done
+    if grep -qE '\((RPATH|RUNPATH)\)' <<<"$dynamic"; then
+      echo "$file has a search path for libraries, of this machine" >&2
+      wrong=1
+    fi
+    newest=$(readelf -VW "$file" | grep -oE 'GLIBC_[0-9.]+' | cut -c 7- | sort -uV | tail -1)
+    if [ "$(printf '%s\n' "$newest" $NEWEST_GLIBC | sort -V | tail -1)" != $NEWEST_GLIBC ]; then
+      echo "$file needs glibc $newest, newer than $NEWEST_GLIBC" >&2
+      wrong=1
+    fi
+  done < <(find "$1" -type f -print0)
+  [ $programs -gt 0 ] || { echo "$1 has no programs" >&2; wrong=1; }
+  mib=$(($(du -s --apparent-size -B 1M "$1" | cut -f1)))
+  [ $mib -le $MOST_MIB ] || { echo "$1 has $mib MiB, more than $MOST_MIB" >&2; wrong=1; }
+  [ $wrong = 0 ] || return 1
+  echo "$1: $programs programs, $mib MiB"
+}
+
+[ -z "$check" ] || { check_bundle "$check"; exit; }
+
+static="-static-libstdc++ -static-libgcc"
+cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D "RONDO_CUDA_ARCHS=$archs" \
+  -D RONDO_BUILD_EXAMPLES=OFF -D RONDO_HWLOC=OFF -D RONDO_UNITY_BUILD=ON -D OPENSSL_USE_STATIC_LIBS=ON \
+  -D CMAKE_SKIP_RPATH=ON -D "CMAKE_EXE_LINKER_FLAGS=$static" -D "CMAKE_SHARED_LINKER_FLAGS=$static" \
+  -D "CMAKE_MODULE_LINKER_FLAGS=$static" >/dev/null
+cmake --build "$build" -j "$(nproc)" --target rondo_cli rondo_nccl gpu_bandwidth nccl_contender tests_gpu
+
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/lib" "$out/scripts"
+install -s "$build"/tools/rondo "$build"/bench/{gpu_bandwidth,nccl_contender} "$build"/tests/gpu_*_gpu_test "$out/bin"
+install -s "$build/src/rondo-nccl/libnccl.so.2" "$out/lib"
+cp scripts/gpu_check.sh scripts/gpu_report.py scripts/gpu_fsdp.py "$out/scripts"
+commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+[ -z "$(git status --porcelain 2>/dev/null)" ] || commit+=" with changes"
+printf '{"commit": "%s", "archs": "%s"}\n' "$commit" "$archs" >"$out/about.json"
+check_bundle "$out"
