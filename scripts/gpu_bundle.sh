@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 
 MOST_MIB=55  # the folder and this repository together are less than 64 MiB
-GLIBC='^(libc\.so\.6|libm\.so\.6|libdl\.so\.2|libpthread\.so\.0|librt\.so\.1|ld-linux-x86-64\.so\.2|ld-linux-aarch64\.so\.1)$'
+GLIBC='^(libc\.so\.6|libm\.so\.6|libdl\.so\.2|libpthread\.so\.0|librt\.so\.1|ld-linux-(x86-64|aarch64)\.so\.[12])$'
 NEWEST_GLIBC=2.36
 
 # check_bundle FOLDER: names a library that glibc does not have, a search path, a symbol of a newer glibc, or the size.

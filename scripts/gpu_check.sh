@@ -53,7 +53,7 @@ failed=0 bad=0
 
 # part SET NAME LIMIT_S COMMAND...: runs it if it was chosen, and appends its output and result to the files.
 part() {
-  local name=$2 limit=$3 since=$SECONDS status=0 begin
+  local name=$2 limit=$3 since=$SECONDS status=0 begin group
   [ $list = 0 ] || { echo "$1 $2 $3"; return 0; }
   [ "$1" = "$sets" ] || return 0
   [ -z "$parts" ] || case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
@@ -61,9 +61,13 @@ part() {
   shift 3
   printf '\n==== %s\n' "$name" >>"$out/$log"
   begin=$(stat -c %s "$out/$log")
-  # timeout starts only programs, but most parts are functions, so they run in a shell that defines them.
+  # timeout starts only programs, but most parts are functions, so they run in a shell that defines them. It ends with
+  # that shell. Its process group can have more: a program that hangs and ignores SIGTERM must not disturb the next part.
   timeout -k 5 "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p "${variables[@]}"); \"\$@\"" gpu_check "$@" \
-    >>"$out/$log" 2>&1 </dev/null || status=$?
+    >>"$out/$log" 2>&1 </dev/null &
+  group=$!
+  wait $group || status=$?
+  kill -KILL -- -$group 2>/dev/null || true
   python3 -B "$scripts/gpu_report.py" part "$sets" "$name" $status $((SECONDS - since)) "$out/$log" "$begin" \
     "$out/$lines" || failed=1
 }

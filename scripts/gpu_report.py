@@ -231,15 +231,15 @@ def time_rows(parts: list[dict], copy: float) -> list[str]:
 def block(path: Path) -> str:
     found = json.loads(path.read_text())
     what = found["device"]
-    lines = [BEGIN, "", f"{what['name']}, driver {what['driver_version']}, devices: {what['devices']}; all ranks shared "
-             f"one ([{path.name}](../bench/results/{path.name})).", "",
+    name = f"{what['name']}, driver {what['driver_version']}, devices: {what['devices']}"
+    lines = [BEGIN, "", f"{name}; all ranks shared one ([{path.name}](../bench/results/{path.name})).", "",
              "| Part | Shows | Result | Seconds |", "|---|---|---|---|"]
     for p in found["parts"]:
         lines.append(f"| `{p['part']}` | {SHOWS.get(p['part'], '')} | {result_text(p)} | {p['seconds']} |")
     copy = copy_gbps(found["parts"])
     if copy and (rows := time_rows(found["parts"], copy)):
-        lines += ["", f"Microseconds of a call, out of place. The last column is the longest call's share of the device's "
-                  f"copy ({copy:,.0f} GB/s),", "if the ranks read and wrote no more than they must.", "",
+        lines += ["", "Microseconds of a call, out of place. Last column: the longest call's share of the device's copy",
+                  f"({copy:,.0f} GB/s), if the ranks read and wrote no more than they must.", "",
                   f"| Ranks, engine, protocol | {' | '.join(PAGE_SIZES.values())} | longest | of the copy |",
                   "|---|" + "---|" * (len(PAGE_SIZES) + 2), *rows]
     return "\n".join([*lines, "", END])
@@ -254,7 +254,7 @@ def page(path: Path, check: bool) -> int:
     if not check:
         PAGE.write_text(made)
     elif made != text:
-        print(f"gpu_report: {PAGE.name} does not equal {path.name}: run scripts/gpu_report.py page {path}", file=sys.stderr)
+        print(f"gpu_report: {PAGE.name} differs from {path}: run scripts/gpu_report.py page {path}", file=sys.stderr)
         return 1
     return 0
 

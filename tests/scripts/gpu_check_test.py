@@ -19,7 +19,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 SCRIPTS = TOP / "scripts"
 RECORDED = Path(__file__).resolve().parent / "gpu_run"
-ROW = "         64           16     float     sum      -1     9.50    1.00    1.00       0     9.50    1.00    1.00       0"
+ROW = "      64      16     float     sum      -1     9.50    1.00    1.00       0     9.50    1.00    1.00       0"
 PASSED = "echo '[  PASSED  ] 3 tests.'"
 
 
@@ -43,7 +43,8 @@ class Bundle:
         return [str(self.top / "scripts" / "gpu_check.sh"), which, "--out", str(self.out), *options]
 
     def run(self, which: str, *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(which, *options), capture_output=True, text=True, timeout=50)
+        command = self.command(which, *options)
+        return subprocess.run(command, cwd=self.top, capture_output=True, text=True, timeout=50)
 
     def lines(self, which: str) -> list[dict]:
         return [json.loads(line) for line in (self.out / f"gpu_{which}.jsonl").read_text().splitlines()]
@@ -58,12 +59,20 @@ def bundle(**programs: str):
         yield Bundle(folder, programs)
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
 class Check(unittest.TestCase):
     PARTS = ("--parts", "info,unit,protocols")
 
     def test_a_part_that_hangs_is_killed_and_the_next_one_runs(self) -> None:
-        with bundle(gpu_kernels_gpu_test="trap '' TERM; while true; do sleep 1; done") as b:
+        with bundle(gpu_kernels_gpu_test="trap '' TERM; echo $$ >pid; while true; do sleep 1; done") as b:
             ran = b.run("A", *self.PARTS, "--most", "2")
+            self.assertFalse(is_running(int((b.top / "pid").read_text())))  # though it ignores SIGTERM
             self.assertEqual(ran.returncode, 1, ran.stderr)
             self.assertEqual(b.statuses("A"), {"info": "passed", "unit": "timed out", "protocols": "passed"})
             self.assertEqual(len(b.lines("A")[3]["rows"]), 8)
@@ -113,7 +122,7 @@ class Check(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    """The files of gpu_run are of a run with --quick on the fake driver: the lines are real, the figures mean nothing."""
+    """The files of gpu_run are of scripts/gpu_dry_run.sh: the lines are real, the figures mean nothing."""
 
     DEVICE = {"name": "Test GPU", "driver_version": "1", "memory.total": "1 MiB", "compute_cap": "9.0", "devices": "1"}
 
@@ -148,7 +157,8 @@ class Report(unittest.TestCase):
             self.assertEqual(names[0], "info")
             self.assertEqual(names[-1], "nccl")
             (perf,) = (p for p in result["parts"] if p["part"] == "perf_2")
-            copy = next(f["gbps"] for f in result["parts"][names.index("copies")]["figures"] if f["what"] == "device copy")
+            copies = result["parts"][names.index("copies")]["figures"]
+            copy = next(f["gbps"] for f in copies if f["what"] == "device copy")
             row = perf["rows"][-1]
             self.assertTrue(row["run"].startswith("all_reduce threads 2"))
             self.assertAlmostEqual(row["of_copy"], row["bytes"] * 4 / (row["us"] * 1e3) / copy, places=3)
@@ -185,7 +195,8 @@ class Report(unittest.TestCase):
 
 class BundleCheck(unittest.TestCase):
     def check(self, folder: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([SCRIPTS / "gpu_bundle.sh", "--check", folder], capture_output=True, text=True, timeout=30)
+        command = [SCRIPTS / "gpu_bundle.sh", "--check", folder]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
     def test_a_library_that_a_machine_may_lack_is_named(self) -> None:
         program = shutil.which("bash")
