@@ -238,7 +238,7 @@ def block(path: Path) -> str:
         lines.append(f"| `{p['part']}` | {SHOWS.get(p['part'], '')} | {result_text(p)} | {p['seconds']} |")
     copy = copy_gbps(found["parts"])
     if copy and (rows := time_rows(found["parts"], copy)):
-        lines += ["", "Microseconds of a call, out of place. Last column: the longest call's share of the device's copy",
+        lines += ["", "Microseconds of a call, out of place. The last column is the longest call's share of the copy",
                   f"({copy:,.0f} GB/s), if the ranks read and wrote no more than they must.", "",
                   f"| Ranks, engine, protocol | {' | '.join(PAGE_SIZES.values())} | longest | of the copy |",
                   "|---|" + "---|" * (len(PAGE_SIZES) + 2), *rows]

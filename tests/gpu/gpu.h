@@ -16,7 +16,7 @@ inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 
 #define RONDO_NEEDS_GPU() \
   if (!::rondo::testing::machine_has_gpu()) GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there"
 
-/// A number of cases, calls or bytes. GPU_TESTS_QUICK is for runs of these tests without a device, on a fake driver.
+/// A number of cases, calls or bytes. GPU_TESTS_QUICK is for runs on a fake driver, or with sanitizers.
 inline size_t full_or_quick(size_t full, size_t quick) {
   return std::getenv("GPU_TESTS_QUICK") != nullptr ? quick : full;
 }
