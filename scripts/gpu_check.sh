@@ -190,7 +190,7 @@ sanitize() {
     test=${check%%=*} filter=${check#*=}
     [ "$filter" != '*Bits*' ] || export GPU_TESTS_QUICK=1
     echo "## $1 $filter"
-    stdbuf -oL compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/$test" --gtest_brief=1 --gtest_filter="$filter" ||
+    compute-sanitizer --tool "$1" --error-exitcode 9 "$bin/$test" --gtest_brief=1 --gtest_filter="$filter" ||
       { echo "## failed: status $? of $1 $filter"; bad=1; }
   done
   return $bad
