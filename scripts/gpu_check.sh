@@ -39,8 +39,8 @@ done
 [ -n "$sets" ] || [ $list = 1 ] || usage
 
 bundle=$top
-[ -x "$bundle/bin/rondo" ] || bundle=$top/build/gpu_bundle
-bin=$bundle/bin library=$bundle/lib/libnccl.so.2
+[ -e "$bundle/about.json" ] || bundle=$top/build/gpu_bundle
+bin=$bundle/programs/bin library=$bundle/programs/lib/libnccl.so.2
 # Sizes up to 1 GiB are beyond the caches of the largest device. Iterations: for times, for checks.
 middle=16M largest=1G iterations=20 few=2
 if [ $quick = 1 ]; then
@@ -167,7 +167,7 @@ nccl() {
   nvidia=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null || true)
   label=$(python3 -c 'import torch; print("nccl", ".".join(map(str, torch.cuda.nccl.version())), "of PyTorch",
                       torch.__version__, "by sockets")' 2>/dev/null || true)
-  [ -n "$nvidia" ] || echo "no NCCL: there is no PyTorch here, so only rondo was measured"
+  [ -n "$nvidia" ] || echo "## skipped: NVIDIA's NCCL, because there is no PyTorch here"
   for n in 2 4; do
     echo "## rondo $n"
     "$bin/nccl_contender" "$library" "$n" "${sizes[@]}" || return $?
@@ -203,8 +203,15 @@ profile() {
 }
 
 if [ $list = 0 ]; then
-  [ -x "$bin/rondo" ] || { echo "gpu_check: no programs in $bin: run scripts/gpu_bundle.sh first" >&2; exit 2; }
+  [ -e "$bundle/about.json" ] || { echo "gpu_check: no programs in $bundle: run scripts/gpu_bundle.sh" >&2; exit 2; }
   command -v python3 >/dev/null || { echo "gpu_check: no python3 here" >&2; exit 2; }
+  if [ ! -d "$bundle/programs" ]; then
+    rm -rf "$bundle/unpacked"
+    mkdir "$bundle/unpacked"
+    python3 -m tarfile -e "$bundle/programs.tar.xz" "$bundle/unpacked" 2>/dev/null ||
+      tar -xf "$bundle/programs.tar.xz" -C "$bundle/unpacked"
+    mv "$bundle/unpacked/programs" "$bundle/programs"
+  fi
   mkdir -p "$out"
   log=gpu_$sets.log lines=gpu_$sets.jsonl
   : >"$out/$log"

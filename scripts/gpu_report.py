@@ -121,8 +121,9 @@ def part(name: str, status: int, seconds: int, text: str) -> dict:
     names = set(re.findall(r"^\[  FAILED  \] (\S+?),?(?: .*)?$", text, re.MULTILINE))
     if names := sorted(name for name in names if not name.isdigit()):  # not the line with the number of failures
         line["failed_tests"] = names
-    if runs := re.findall(r"^## failed: (.*)$", text, re.MULTILINE):
-        line["failed_runs"] = runs
+    for word in ("failed", "skipped"):
+        if runs := re.findall(rf"^## {word}: (.*)$", text, re.MULTILINE):
+            line[f"{word}_runs"] = runs
     if name in TEXT_PARTS and status == 0:
         line["text"] = text.strip().splitlines()[-200:]
     if status != 0:
@@ -165,9 +166,9 @@ def read_lines(path: Path) -> tuple[dict, list[dict]]:
 
 
 def copy_gbps(parts: list[dict]) -> float | None:
-    """The bandwidth of the device's own copy, of the longest one."""
+    """The bandwidth of the device's own copy: of the longest one, the last of equals, which is measured with the calls."""
     copies = [f for p in parts for f in p.get("figures", []) if f.get("what") == "device copy"]
-    return max(copies, key=lambda f: f["bytes"])["gbps"] if copies else None
+    return max(reversed(copies), key=lambda f: f["bytes"])["gbps"] if copies else None
 
 
 def share_of_copy(row: dict, copy: float) -> float:
@@ -204,9 +205,9 @@ def result_text(p: dict) -> str:
         text += f", {p['tests']} tests"
     if wrong := sum(int(r["wrong"]) for r in p.get("rows", []) if r["wrong"].isdigit()):
         text += f", {wrong} wrong values"
-    for key in ("failed_tests", "failed_runs"):
+    for key in ("failed_tests", "failed_runs", "skipped_runs"):
         if key in p:
-            text += ": " + ", ".join(p[key])
+            text += f"; {key.split('_')[0]}: " + ", ".join(p[key])
     if p["status"] == "skipped" and p.get("says"):
         text += ": " + p["says"][-1]
     return text.replace("|", "/")
