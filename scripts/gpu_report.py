@@ -166,7 +166,7 @@ def read_lines(path: Path) -> tuple[dict, list[dict]]:
 
 
 def copy_gbps(parts: list[dict]) -> float | None:
-    """The bandwidth of the device's own copy: of the longest one, the last of equals, which is measured with the calls."""
+    """The bandwidth of the longest of the device's own copies; of equal ones the last, measured with the calls."""
     copies = [f for p in parts for f in p.get("figures", []) if f.get("what") == "device copy"]
     return max(reversed(copies), key=lambda f: f["bytes"])["gbps"] if copies else None
 
