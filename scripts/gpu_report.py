@@ -112,7 +112,8 @@ def perf_rows(text: str) -> list[dict]:
 
 
 def part(name: str, status: int, seconds: int, text: str) -> dict:
-    """The line of a part. GoogleTest's status is 0 if all tests were skipped."""
+    """The line of a part. GoogleTest's status is 0 if all tests were skipped. Paths of sources begin at their room."""
+    text = re.sub(r"(?<!\S)/\S*/(?=(?:src|tests|tools|bench)/)", "", text)
     if status == 0 and "[  PASSED  ] 0 tests" in text:
         status = 77
     line: dict = {"part": name, "status": WORDS.get(status, f"failed ({status})"), "seconds": seconds}
@@ -124,9 +125,12 @@ def part(name: str, status: int, seconds: int, text: str) -> dict:
     for word in ("failed", "skipped"):
         if runs := re.findall(rf"^## {word}: (.*)$", text, re.MULTILINE):
             line[f"{word}_runs"] = runs
+    reasons = sorted(set(re.findall(r": Skipped\n(.*)$", text, re.MULTILINE)))
+    if reasons or status == 77:
+        line["skipped_because"] = reasons or text.strip().splitlines()[-1:]
     if name in TEXT_PARTS and status == 0:
         line["text"] = text.strip().splitlines()[-200:]
-    if status != 0:
+    if status not in (0, 77):
         line["says"] = text.strip().splitlines()[-12:]
     if figures := json_lines(text):
         line["figures"] = figures
@@ -205,11 +209,9 @@ def result_text(p: dict) -> str:
         text += f", {p['tests']} tests"
     if wrong := sum(int(r["wrong"]) for r in p.get("rows", []) if r["wrong"].isdigit()):
         text += f", {wrong} wrong values"
-    for key in ("failed_tests", "failed_runs", "skipped_runs"):
+    for key in ("failed_tests", "failed_runs", "skipped_runs", "skipped_because"):
         if key in p:
             text += f"; {key.split('_')[0]}: " + ", ".join(p[key])
-    if p["status"] == "skipped" and p.get("says"):
-        text += ": " + p["says"][-1]
     return text.replace("|", "/")
 
 

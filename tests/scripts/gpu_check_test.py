@@ -90,17 +90,22 @@ class Check(unittest.TestCase):
             self.assertIn("3 tests", (b.out / "gpu_A.log").read_text())
 
     def test_a_part_that_cannot_run_is_skipped_with_the_reason(self) -> None:
-        skipped = "echo 'no GPU here'; echo '[  PASSED  ] 0 tests.'"
+        skipped = "echo '/home/x/tests/gpu/a.cc:34: Skipped'; echo 'no GPU here'; echo '[  PASSED  ] 0 tests.'"
         with bundle(gpu_kernels_gpu_test=skipped) as b:
             self.assertEqual(b.run("A", *self.PARTS).returncode, 0)
             self.assertEqual(b.lines("A")[2]["status"], "skipped")
-            self.assertIn("no GPU here", b.lines("A")[2]["says"])
+            self.assertEqual(b.lines("A")[2]["skipped_because"], ["no GPU here"])
+            if shutil.which("ncu") is None:
+                self.assertEqual(b.run("D", "--parts", "profile").returncode, 0)
+                self.assertEqual(b.lines("D")[1]["skipped_because"], ["no profiler (ncu)"])
 
     def test_a_table_that_fails_does_not_end_its_part(self) -> None:
-        with bundle(rondo=f"echo '{ROW}'; [[ $* != *ll128* ]]", gpu_kernels_gpu_test=PASSED) as b:
+        failing = f"echo '{ROW}'; echo /home/x/tests/a.cc:1: wrong; [[ $* != *ll128* ]]"
+        with bundle(rondo=failing, gpu_kernels_gpu_test=PASSED) as b:
             self.assertEqual(b.run("A", *self.PARTS).returncode, 1)
             line = b.lines("A")[3]
             self.assertEqual(line["status"], "failed (1)")
+            self.assertIn("tests/a.cc:1: wrong", line["says"])  # not the folder of the build
             self.assertEqual(len(line["failed_runs"]), 2)
             self.assertEqual(line["rows"][-1]["run"], "all_gather threads 2 stream simple")
 
