@@ -141,7 +141,9 @@ perf() {
     RONDO_DEVICE_ENGINE=interpreter measure "all_reduce threads $n interpreter $protocol" all_reduce --threads "$n" \
       --proto $protocol "${options[@]}"
   done
-  RONDO_DEVICE_ENGINE=stream measure "all_reduce threads $n stream simple" all_reduce --threads "$n" "${options[@]}"
+  # The slowest, so the last, and with few iterations: a message is at most 1 MiB.
+  RONDO_DEVICE_ENGINE=stream measure "all_reduce threads $n stream simple" all_reduce --threads "$n" "${options[@]}" \
+    -n 5 -w 1
   return $bad
 }
 # Few sizes and iterations: processes take turns on the device, so a call can take milliseconds.
