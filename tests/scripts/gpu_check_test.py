@@ -43,8 +43,9 @@ class Bundle:
         return [str(self.top / "scripts" / "gpu_check.sh"), which, "--out", str(self.out), *options]
 
     def run(self, which: str, *options: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"PATH": f"{self.top}/programs/bin:{os.environ['PATH']}"}  # for tools of CUDA
         command = self.command(which, *options)
-        return subprocess.run(command, cwd=self.top, capture_output=True, text=True, timeout=50)
+        return subprocess.run(command, cwd=self.top, env=env, capture_output=True, text=True, timeout=50)
 
     def lines(self, which: str) -> list[dict]:
         return [json.loads(line) for line in (self.out / f"gpu_{which}.jsonl").read_text().splitlines()]
@@ -108,6 +109,17 @@ class Check(unittest.TestCase):
             self.assertIn("tests/a.cc:1: wrong", line["says"])  # not the folder of the build
             self.assertEqual(len(line["failed_runs"]), 2)
             self.assertEqual(line["rows"][-1]["run"], "all_gather threads 2 stream simple")
+
+    def test_sanitizers_run_three_tests_and_the_profiler_one_program(self) -> None:
+        tools = {"compute-sanitizer": 'echo "$* $GPU_TESTS_QUICK"; [[ $* != *OneRank* ]]', "ncu": "echo ncu $*"}
+        with bundle(**tools) as b:
+            self.assertEqual(b.run("D", "--parts", "memcheck,profile").returncode, 1)
+            memcheck, profile = b.lines("D")[1:]
+            self.assertEqual(memcheck["failed_runs"], ["status 1 of memcheck *OneRank"])
+            ran = (b.out / "gpu_D.log").read_text().splitlines()
+            self.assertEqual([line.split("=")[-1] for line in ran if line.startswith("--tool memcheck")],
+                             ["*Copy ", "*OneRank ", "*Bits* 1"])
+            self.assertRegex(profile["text"][0], "^ncu .*gpu_bandwidth 268435456 1$")
 
     def test_all_limits_of_a_set_are_8_minutes(self) -> None:
         listed = subprocess.run([SCRIPTS / "gpu_check.sh", "--list"], check=True, capture_output=True, text=True).stdout
