@@ -33,8 +33,8 @@ using rondo::testing::library;
 
 // An indirect function: dlsym() calls the resolver and returns what it returns, the fake's function.
 extern "C" {
-#define RONDO_X(member, symbol, args)                                                                  \
-  [[gnu::used]] static decltype(Driver::member) resolve_##member() { return library().table->member; } \
+#define RONDO_X(member, symbol, args)                                                                           \
+  [[gnu::visibility("hidden")]] decltype(Driver::member) resolve_##member() { return library().table->member; } \
   Result symbol args __attribute__((ifunc("resolve_" #member), visibility("default")));
 RONDO_CUDA_DRIVER(RONDO_X)
 #undef RONDO_X
