@@ -7,9 +7,9 @@
 #
 # Each set takes at most 8 minutes: A shows that calls are right, B tests rare paths, C measures, D trains with PyTorch
 # and runs sanitizers and a profiler. Parts run one after the other. A part that hangs is killed at its limit, and the
-# next one runs. After each part a line of JSON is appended to gpu_SET.jsonl in the folder; the whole output is in
-# gpu_SET.log. A part that cannot run here is skipped, and its line has the reason. Exit status 1: a part failed.
-# scripts/gpu_report.py makes the result file.
+# next one runs. After each part a line of JSON is appended to gpu_SET.jsonl in the folder (gpu_SET_2.jsonl, if that is
+# there). The whole output is in gpu_SET.log. A part that cannot run is skipped, and its line has the reason. Exit
+# status 1: a part failed. scripts/gpu_report.py makes the result file.
 #
 #   --out     default: $OUT, else build/gpu_check
 #   --parts   only these parts of the set, with commas
@@ -18,12 +18,12 @@
 set -euo pipefail
 scripts=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 top=$(dirname "$scripts")
-usage() { sed -n '2,19p' "$0" >&2; exit 2; }
+usage() { sed -n '2,17p' "$0" >&2; exit 2; }
 
 sets="" out=${OUT:-build/gpu_check} parts="" most=480 quick=0 list=0
 while [ $# -gt 0 ]; do
   case $1 in
-    [A-D]) sets=$1; shift; continue ;;
+    [A-D]) [ -z "$sets" ] || usage; sets=$1; shift; continue ;;
     --list) list=1 quick=0; shift; continue ;;
     --quick) quick=1; shift; continue ;;
     --out | --parts | --most) [ $# -ge 2 ] || usage ;;
@@ -37,6 +37,11 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -n "$sets" ] || [ $list = 1 ] || usage
+[[ $most =~ ^[1-9][0-9]*$ ]] || { echo "gpu_check: --most $most is not a number of seconds" >&2; exit 2; }
+for name in ${parts//,/ }; do
+  [[ $(<"${BASH_SOURCE[0]}") == *$'\n'"part $sets $name "* ]] ||
+    { echo "gpu_check: set $sets has no part $name: --list shows the parts" >&2; exit 2; }
+done
 
 bundle=$top
 [ -e "$bundle/about.json" ] || bundle=$top/build/gpu_bundle
@@ -215,7 +220,12 @@ if [ $list = 0 ]; then
     mv "$bundle/unpacked/programs" "$bundle/programs"
   fi
   mkdir -p "$out"
-  log=gpu_$sets.log lines=gpu_$sets.jsonl
+  run=gpu_$sets
+  for ((n = 2; ; ++n)); do
+    [ -e "$out/$run.jsonl" ] || break
+    run=gpu_${sets}_$n
+  done
+  log=$run.log lines=$run.jsonl
   : >"$out/$log"
   python3 -B "$scripts/gpu_report.py" start "$sets" $quick "$bundle/about.json" >"$out/$lines"
 fi

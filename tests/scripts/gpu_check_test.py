@@ -110,6 +110,20 @@ class Check(unittest.TestCase):
             self.assertEqual(len(line["failed_runs"]), 2)
             self.assertEqual(line["rows"][-1]["run"], "all_gather threads 2 stream simple")
 
+    def test_a_second_run_keeps_the_first_one(self) -> None:
+        with bundle() as b:
+            for most in ("5", "6"):
+                self.assertEqual(b.run("A", "--parts", "info", "--most", most).returncode, 0)
+            self.assertEqual(sorted(p.name for p in b.out.glob("*.jsonl")), ["gpu_A.jsonl", "gpu_A_2.jsonl"])
+
+    def test_bad_arguments_are_named(self) -> None:
+        with bundle() as b:
+            for options, word in ((("--parts", "info,copies"), "copies"), (("--most", "1m"), "--most 1m")):
+                ran = b.run("A", *options)
+                self.assertEqual(ran.returncode, 2)
+                self.assertIn(word, ran.stderr)
+                self.assertFalse(b.out.exists())
+
     def test_sanitizers_run_three_tests_and_the_profiler_one_program(self) -> None:
         tools = {"compute-sanitizer": 'echo "$* $GPU_TESTS_QUICK"; [[ $* != *OneRank* ]]', "ncu": "echo ncu $*"}
         with bundle(**tools) as b:
