@@ -139,11 +139,11 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   options.may_be_direct = settings.device_direct;
   auto probed = probe_machine();  // after an error, what the ranks say of their devices has to do
   GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
-  RONDO_TRY_ASSIGN(auto transport, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
-                                                         [&](const auto& a, const auto& b) {
-                                                           return choose_link(machine, preferences, a, b);
-                                                         },
-                                                         copy_by_kernel));
+  RONDO_TRY_ASSIGN(
+      auto transport,
+      CudaTransport::create(
+          rank, hosts.nranks(), host, options, gather,
+          [&](const auto& a, const auto& b) { return choose_link(machine, preferences, a, b); }, copy_by_kernel));
   CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(const DeviceWorld world, describe_world(t, settings.device_engine));

@@ -75,7 +75,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
   }
   const RankWork& work = planner_.profile(*c.algorithm, root).busiest;
-  // A multicast crosses the link to each of its readers: they read what is written once, or a stream copies it for each.
+  // A multicast crosses the link to each of its readers: they read it there, or a stream copies it for each.
   const double moved = c.algorithm->direct ? work.peer_share : std::max(sent, work.ring_share - sent);
   if (world_.engine == EngineKind::kStream)
     return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +

@@ -198,10 +198,11 @@ Status DeviceEngine::look() {
   // Streams have no deadline of their own.
   const uint64_t now = monotonic_ns();
   if (outstanding_.empty() && issuing_ && issue_deadline_ns_ != 0 && now - issue_since_ns_ > issue_deadline_ns_)
-    return Status(StatusCode::kTimeout,
-                  fmt::format("rank {}: a call is longer than its stream's queue, and after {:.1f} s (RONDO_TIMEOUT_S or "
-                              "deadline_s) no other rank has made room",
-                              rank_, static_cast<double>(now - issue_since_ns_) * 1e-9));
+    return Status(
+        StatusCode::kTimeout,
+        fmt::format("rank {}: a call is longer than its stream's queue, and after {:.1f} s (RONDO_TIMEOUT_S or "
+                    "deadline_s) no other rank has made room",
+                    rank_, static_cast<double>(now - issue_since_ns_) * 1e-9));
   if (outstanding_.empty()) return {};
   const Outstanding& o = outstanding_.front();
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};

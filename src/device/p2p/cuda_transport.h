@@ -4,8 +4,8 @@
 // layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
 // first use, in their own staging memory, and each publishes its half on its DevicePage. The connection is ready when
 // each has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is
-// already mapped. When the communicator is made, kernels of every rank fill a part of every other rank's memory, and both
-// ranks read it. If data is wrong, or the topology forbids the link, the pair uses pinned host memory.
+// already mapped. When the communicator is made, kernels of every rank fill a part of every other rank's memory, and
+// both ranks read it. If data is wrong, or the topology forbids the link, the pair uses pinned host memory.
 //
 // With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
 // and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory
@@ -79,8 +79,8 @@ class CudaTransport final : public Transport {
   using ChooseLink = std::function<DeviceLink(const DeviceOfRank& a, const DeviceOfRank& b)>;
 
   /// Copies by a kernel: the self-test tests what collectives do. Copy engines may take another way.
-  using CopyByKernel = std::function<Status(cuda::Context, cuda::Stream, std::byte* to, const std::byte* from,
-                                            uint64_t bytes)>;
+  using CopyByKernel =
+      std::function<Status(cuda::Context, cuda::Stream, std::byte* to, const std::byte* from, uint64_t bytes)>;
 
   /// Collective over all ranks. `host` must outlive it. An error of one rank is returned on all ranks, with its rank.
   static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,

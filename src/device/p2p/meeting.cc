@@ -202,9 +202,9 @@ Expected<CudaTransport::Hello> CudaTransport::make_page() {
   for (uint32_t i = 0; i < b.max_entries; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
   RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes));
   if (test_part(0).bytes == 0)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: {} ranks: too many on one host for a communicator of device memory", rank_,
-                              nranks_));
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("rank {}: {} ranks: too many on one host for a communicator of device memory", rank_, nranks_));
   return hello;
 }
 
@@ -235,8 +235,8 @@ void CudaTransport::choose_links(const ChooseLink& choose) {
   }
 }
 
-// The part of a rank's first slab that a local peer fills in the self-test. The rank's own part holds what it sends; the
-// last part, what it has read.
+// The part of a rank's first slab that a local peer fills in the self-test. The rank's own part holds what it sends,
+// and the last part what it has read.
 CudaTransport::TestPart CudaTransport::test_part(int place) const {
   const auto& all = local_peers_.index;
   const auto num = all.empty() ? nranks_ : std::count_if(all.begin(), all.end(), [](int i) { return i >= 0; });
