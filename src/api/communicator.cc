@@ -97,7 +97,7 @@ class Reaper {
     changed_.notify_all();
   }
 
-  const MadeHere here_;
+  const MadeHere here_ = {};
   Reaper* parents_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
