@@ -259,9 +259,10 @@ Status CudaTransport::write_pattern(Rank peer, const CopyByKernel& copy) {
 Status CudaTransport::check_patterns(Rank peer, const CopyByKernel& copy) {
   RONDO_TRY_ASSIGN(std::byte* const own, reach(rank_, 0));
   RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));
-  const auto [offset, bytes] = test_part(place_of(rank_));
+  const TestPart part = test_part(place_of(rank_));
+  const uint64_t bytes = part.bytes;
   std::byte* const back = own + test_part(-1).offset;
-  RONDO_TRY(copy(context(), setup_, back, theirs + offset, bytes));
+  RONDO_TRY(copy(context(), setup_, back, theirs + part.offset, bytes));
   auto holds = [&](const std::byte* at, Rank from, Rank to) -> Status {
     std::vector<uint64_t> found(bytes / sizeof(uint64_t));
     RONDO_TRY(cuda::download(setup_, found.data(), reinterpret_cast<cuda::DevicePtr>(at), bytes));
