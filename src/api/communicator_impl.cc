@@ -164,7 +164,7 @@ inline Status CommunicatorImpl::check_buffers(Call& c) const {
 Status CommunicatorImpl::check(Call& c) {
   if (!is_of_this_process()) [[unlikely]]
     return check_process();
-  if (finalized_) [[unlikely]]
+  if (backend_->is_closed()) [[unlikely]]
     return ready();
   CallShape& s = c.shape;
   c.backend = backend_;
@@ -234,7 +234,9 @@ Status CommunicatorImpl::take_device(int ordinal) {
   return {};
 }
 
-Status CommunicatorImpl::error() { return queue_.has_failed() && !finalized_ ? queue_.failure() : backend_->error(); }
+Status CommunicatorImpl::error() {
+  return queue_.has_failed() && !backend_->is_closed() ? queue_.failure() : backend_->error();
+}
 
 ControlGather CommunicatorImpl::control_for(std::string_view call) {
   return {control_mutex_, [this, name = std::string(call)](std::string_view mine, std::vector<std::string>* all) {
@@ -246,14 +248,14 @@ Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
   constexpr uint64_t kMost = UINT64_MAX / 2;
   if (bytes == 0) return bad("bytes", "is 0");
   if (bytes > kMost) return bad("bytes", fmt::format("is {}: more than a process can address", bytes));
-  if (finalized_) return ready();
+  if (backend_->is_closed()) return ready();
   return backend_->alloc((bytes + 4095) / 4096 * 4096, control_for("alloc"));
 }
 
 Status CommunicatorImpl::free(void* ptr) { return backend_->free(ptr, control_for("free")); }
 
 Status CommunicatorImpl::register_memory(void* ptr, uint64_t bytes) {
-  if (finalized_) return ready();
+  if (backend_->is_closed()) return ready();
   if (ptr == nullptr) return bad("ptr", "is a null pointer");
   if (bytes == 0) return bad("bytes", "is 0");
   return in_call("register_memory", backend_->register_memory(ptr, bytes, control_for("register_memory")));

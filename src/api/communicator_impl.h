@@ -119,7 +119,7 @@ class CommunicatorImpl {
   std::optional<AbortToken> abort_, request_abort_;  // this communicator's; that of a running gather_requests()
   TransportDecorator decorate_;
   std::optional<Binding> binding_;  // of its threads
-  std::atomic<bool> finalized_{false}, aborted_{false};
+  std::atomic<bool> aborted_{false};
   std::unique_ptr<Transport> transport_;
   HostBackend host_;
   std::unique_ptr<DeviceEngine> device_;  // only for device memory

@@ -24,10 +24,10 @@ Group& this_threads_group() {
 // All ranks run messages after collectives, so that no collective waits for a message that waits for it.
 Status run_batch(std::vector<Call> calls) {
   Status first;
-  const auto refused = [&first](const Call& c) {  // the group may have been opened before a fork, or an abort
+  const auto refused = [&first](const Call& c) {  // since the group was opened there may have been a fork or an abort
     Status s = c.backend->check_process();
     if (s.ok())
-      if (const Status failed = c.backend->error(); !failed.ok()) s = c.backend->not_started(c.shape, failed);
+      if (const Status failed = c.backend->ready(); !failed.ok()) s = c.backend->not_started(c.shape, failed);
     if (s.ok()) return false;
     if (first.ok()) first = s;
     if (c.work != nullptr) c.work->end(std::move(s));

@@ -50,11 +50,7 @@ Status CommunicatorImpl::interrupted() const {
   return {};
 }
 
-Status CommunicatorImpl::ready() {
-  if (!finalized_) return error();
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_));
-}
+Status CommunicatorImpl::ready() { return backend_->is_closed() ? backend_->ready() : error(); }
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
@@ -170,13 +166,13 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
 }
 
 Status CommunicatorImpl::finalize() {
-  if (finalized_) return error();
+  if (backend_->is_closed()) return error();
   Status s = backend_->drain();
   if (s.ok()) s = error();
   s = backend_->finish(std::move(s));
   const std::lock_guard driver(host_);
   if (!queue_.has_failed()) {
-    finalized_ = true;
+    backend_->close();
     tracing_->finish();  // the following fail() is not a failure and must not be recorded
     queue_.fail(ready());
   }

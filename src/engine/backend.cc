@@ -8,6 +8,12 @@ Status Backend::check_process() const {
   return is_of_this_process() ? Status() : forked_error(fmt::format("rank {}", rank_));
 }
 
+Status Backend::ready() {
+  if (!is_closed()) return error();
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_));
+}
+
 Status Backend::bad(std::string_view argument, std::string_view why) const {
   return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank_, argument, why));
 }

@@ -65,6 +65,11 @@ class Backend {
   /// Returns false in a forked child of the process that made it.
   bool is_of_this_process() const { return static_cast<bool>(made_here_); }
   Status check_process() const;
+  /// Its communicator was finalized: it takes no more calls.
+  void close() { closed_.store(true, std::memory_order_relaxed); }
+  bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
+  /// Returns ok if it takes calls.
+  Status ready();
   Status bad(std::string_view argument, std::string_view why) const;
   /// Adds the call to an error that occurs before the call has a number in the order of operations.
   Status not_started(const CallShape& shape, const Status& why) const;
@@ -72,6 +77,9 @@ class Backend {
  protected:
   const Rank rank_;
   const MadeHere made_here_;
+
+ private:
+  std::atomic<bool> closed_{false};
 };
 
 }  // namespace rondo

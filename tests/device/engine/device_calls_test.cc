@@ -361,6 +361,14 @@ TEST(DeviceCallsTest, AFinalizedCommunicatorTakesNoCalls) {
                            StatusCode::kInvalidArgument, {"rank " + std::to_string(comm.rank()), "was finalized"}));
     return Status();
   });
+  on_devices(1, 2, [](Communicator& comm) -> Status {  // the group was opened before
+    Floats a(comm, 100);
+    group_start();
+    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum));
+    RONDO_TRY(comm.finalize());
+    EXPECT_TRUE(fails_with(group_end(), StatusCode::kInvalidArgument, {"was finalized"}));
+    return Status();
+  });
 }
 
 TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
