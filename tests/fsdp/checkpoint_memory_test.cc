@@ -1,5 +1,6 @@
 // Memory of an export, a save and a load in addition to the engine's, counted by this program's operator new.
 // labels: unit
+// separate
 #include <gtest/gtest.h>
 #include <malloc.h>
 
