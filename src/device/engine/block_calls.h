@@ -179,11 +179,6 @@ class BlockCalls {
     await(1'000'000'000,
           [&] { return Mem::load_acquire(b_.call.comm->meetings + channel_ * 8 + 4) % DeviceProgram::kMaxLanes == 0; });
   }
-  // After a failure: returns when the host has told all ranks, or after 0.1 s.
-  RONDO_HOST_DEVICE_INLINE void wait_for_host() {
-    await(100'000'000, [&] { return Mem::load_acquire32(&b_.call.control->abort) != 0; });
-  }
-
   Env& env_;
   BlockState<Mem>& b_;
   const LaunchArgs& args_;

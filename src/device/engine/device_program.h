@@ -93,7 +93,7 @@ struct alignas(16) DeviceProgram {
   uint64_t loop_elems;                    // per channel: elements of a message
   uint64_t num_loops;                     // of the longest channel
   uint64_t scratch_bytes;
-  uint64_t pushed_elems;  // of the output, if peers write into it; else 0, as with variable counts
+  uint64_t pushes;  // 1: ranks write into their peers' outputs
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);

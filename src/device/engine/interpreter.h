@@ -80,8 +80,7 @@ class Interpreter : public Messages<Env, Ops> {
       if (i != at.call || !at.begun) Base::load_call(calls[unit.first_call + i], unit.num_lanes);
       const DeviceProgram& p = b_.program;
       if (lane_ >= p.num_lanes || channel_ >= p.num_channels || p.num_loops == 0) continue;
-      if (p.pushed_elems != 0) spoil_pushed();
-      else spoil_steps(loop, pc);
+      if (p.pushes == 0) spoil_steps(loop, pc);  // else peers may be writing there
     }
   }
   // Steps from pc on in this loop, and all in later loops.
@@ -95,21 +94,6 @@ class Interpreter : public Messages<Env, Ops> {
       const uint64_t skip = (loop + (i < pc ? 1 : 0)) * p.loop_elems;
       if (skip < share.num_elems) fill(s.dst_first_elem + share.first_elem + skip, share.num_elems - skip);
     }
-  }
-  // Peers write into the output, too, and nobody knows which of them have. A peer that still reads it must not report
-  // success. Therefore the host tells all ranks first.
-  RONDO_HOST_DEVICE_INLINE void spoil_pushed() {
-    const DeviceProgram& p = b_.program;
-    Base::wait_for_host();
-    uint64_t first = p.pushed_elems, end = first;  // elements that stay
-    const DeviceStep* steps = b_.call.program->steps();
-    for (uint32_t i = 0; i < p.lane_first[1]; ++i)
-      if (writes_out(steps[i]) && stays(steps[i])) {
-        first = steps[i].dst_first_elem;
-        end = first + steps[i].num_elems;
-      }
-    fill(0, first);
-    fill(end, p.pushed_elems - end);
   }
   RONDO_HOST_DEVICE_INLINE bool writes_out(const DeviceStep& s) const {
     return (verb_bits(s.verb) & kVerbDst) != 0 && (s.flags & kFlagCredit) == 0 &&

@@ -53,9 +53,7 @@ class Lowering {
     h_.direct = p_.direct;
     h_.divide_by = p_.divide_by;
     h_.scratch_bytes = p_.scratch_bytes;
-    const CollectiveTraits& t = collective_traits(p_.operation.collective);
-    if (p_.pushes && !p_.operation.variable && (t.out_holders == Holders::kEverybody || p_.operation.root == p_.rank))
-      h_.pushed_elems = p_.operation.count_elems * parts(t.out_parts, p_.nranks);
+    h_.pushes = p_.pushes ? 1 : 0;
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
       h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);

@@ -146,6 +146,7 @@ TEST(Failures, OutputsHaveNoPartialResults) {
     for (const Algorithm& a : all_algorithms())
       for (const bool in_place : {false, true}) {
         if (protocol != DeviceProtocol::kSimple && (a.collective != Collective::kAllReduce || !in_place)) continue;
+        if (a.name == "direct" && a.collective != Collective::kReduceScatter) continue;  // ranks push
         Case c = case_of(a.collective, std::string(a.name).c_str(), 1009);
         c.in_place = in_place;
         expect_no_partial_results(c, {protocol, 2, 512}, tables);
@@ -156,12 +157,11 @@ TEST(Failures, OutputsHaveNoPartialResults) {
 // While the call has not chosen between the direct algorithm and the other one.
 TEST(Failures, OutputsOfCallsWithAFallbackHaveNoPartialResults) {
   const DataTables tables(3, 1, kFloat, kSumOp);
-  for (const char* direct : {"direct", "pull"})
-    for (const bool in_place : {false, true}) {
-      Case c = case_of(Collective::kAllReduce, direct, 1009);
-      c.in_place = in_place;
-      expect_no_partial_results(c, {DeviceProtocol::kSimple, 2, 512, find_algorithm(c.collective, "ring")}, tables);
-    }
+  for (const bool in_place : {false, true}) {
+    Case c = case_of(Collective::kAllReduce, "pull", 1009);
+    c.in_place = in_place;
+    expect_no_partial_results(c, {DeviceProtocol::kSimple, 2, 512, find_algorithm(c.collective, "ring")}, tables);
+  }
 }
 
 // A failed rank's devices are not used again. A new communicator works.
