@@ -260,6 +260,11 @@ void abort_behind_foreign_work(bool in_group) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!cuda.fake().leaks().empty() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  // An abort that ends waits for the thread that frees, so that it no longer uses the fake driver.
+  ncclComm_t alone = nullptr;
+  EXPECT_TRUE(succeeds(ncclCommInitAll(&alone, 1, nullptr)));
+  EXPECT_TRUE(succeeds(ncclCommAbort(alone)));
+  forget_device();
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
