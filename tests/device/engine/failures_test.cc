@@ -109,7 +109,7 @@ TEST(Failures, RanksThatDisagreeAreNamed) {
 
 std::vector<uint32_t> words_of(std::span<const std::byte> bytes) {
   std::vector<uint32_t> words(bytes.size() / 4);
-  std::memcpy(words.data(), bytes.data(), words.size() * 4);
+  if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * 4);
   return words;
 }
 
