@@ -4,10 +4,10 @@
 // timeout: 120
 // links: host_kernels
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -211,7 +211,8 @@ TEST(HardwareQueuesTest, ACallLongerThanAQueueEndsAtItsDeadline) {
   machine.limits.operations = 64;
   machine.deadline_s = 20;
   EmulatedCuda cuda(machine);
-  std::atomic<bool> ended = false;
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
   spawn_threads(2, [&](Communicator& host) -> Status {
     RONDO_TRY_ASSIGN(const auto comm, host.split(0, host.rank(), device_config("device_engine = stream")));
     use_device(*comm);
@@ -226,9 +227,9 @@ TEST(HardwareQueuesTest, ACallLongerThanAQueueEndsAtItsDeadline) {
       (void)comm->all_reduce(data.data(), data.data(), kElems, Dtype::kFloat32, Op::kSum, &call);
       EXPECT_LT(rondo::monotonic_ns() - since, 8'000'000'000u);
       EXPECT_TRUE(fails_with(comm->error(), StatusCode::kTimeout, {"rank 0"}));
-      ended = true;
+      end.set_value();
     }
-    for (int i = 0; i < 2000 && !ended; ++i) usleep(5000);
+    EXPECT_EQ(ended.wait_for(std::chrono::seconds(10)), std::future_status::ready);
     return Status();
   });
 }
