@@ -50,8 +50,7 @@ class Compiler {
  private:
   const PartExtents* parts_of(Buffer b) const {
     if (shape_.counts == nullptr) return nullptr;
-    if (b == Buffer::kScratch) b = s_.scratch_chunks == s_.in_chunks ? Buffer::kIn : Buffer::kOut;
-    return b == Buffer::kOut ? &shape_.counts->out : &shape_.counts->in;
+    return like_out(b) ? &shape_.counts->out : &shape_.counts->in;
   }
 
   uint64_t loops_over(Buffer b) const {
@@ -62,26 +61,27 @@ class Compiler {
   void fix_loop() {
     p_.direct = shape_.direct;
     p_.pushes = shape_.pushes;
+    p_.chunks[0] = equal_chunks(totals_.in, s_.in_chunks);
+    p_.chunks[1] = equal_chunks(totals_.out, s_.out_chunks);
+    RONDO_CHECK(s_.scratch_chunks == 0 || s_.scratch_chunks == s_.in_chunks || s_.scratch_chunks == s_.out_chunks);
+    p_.scratch_like_in = s_.scratch_chunks == s_.in_chunks;
+    p_.pairwise = shape_.counts != nullptr && shape_.counts->pairwise;
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
     p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
     if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // only credits: no elements to count
     if (s_.scratch_chunks != 0) {
       const PartExtents* v = parts_of(Buffer::kScratch);
-      p_.scratch_bytes = (v != nullptr ? v->end() : scratch_like_in() ? totals_.in : totals_.out) * p_.wire_bytes;
+      p_.scratch_bytes = (v != nullptr ? v->end() : p_.scratch_like_in ? totals_.in : totals_.out) * p_.wire_bytes;
     }
   }
 
-  // Scratch chunk c has the length of chunk c of the buffer with the same chunk count.
-  bool scratch_like_in() const {
-    RONDO_CHECK(s_.scratch_chunks == s_.in_chunks || s_.scratch_chunks == s_.out_chunks);
-    return s_.scratch_chunks == s_.in_chunks;
-  }
+  // The buffer is cut as the output, else as the input.
+  bool like_out(Buffer b) const { return b == Buffer::kOut || (b == Buffer::kScratch && !p_.scratch_like_in); }
 
   Extent chunk(Buffer b, uint16_t first, uint16_t k) const {
     const uint64_t c = (uint64_t{first} + k) % s_.chunks(b);
     if (const PartExtents* v = parts_of(b)) return v->part(c);
-    const bool like_out = b == Buffer::kOut || (b == Buffer::kScratch && !scratch_like_in());
-    return extent(like_out ? totals_.out : totals_.in, s_.chunks(b), c);
+    return p_.chunks[like_out(b) ? 1 : 0].chunk(c);
   }
 
   Status add(const Instruction& i, uint16_t k) {
@@ -115,9 +115,7 @@ class Compiler {
       if (!i.has(kVerbDst)) step.dst.num_elems = step.src.num_elems;
       step.prescale = p_.premul && i.has(kVerbSrc) && step.src_buffer == Buffer::kIn;
       step.as_wire = p_.mixed && !(i.is(kFlagFinal) && one_owner());
-      // all_to_all_v: a rank has only the counts of its own parts, so the fingerprint contains the pair's count.
-      if (shape_.counts != nullptr && shape_.counts->pairwise)
-        step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
+      if (p_.pairwise) step.fingerprint = pair_fingerprint(p_.fingerprint, step.src.num_elems);
     }
     RONDO_TRY(connect(i, step));
     const bool converts =

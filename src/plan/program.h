@@ -79,6 +79,9 @@ struct Program {
   uint32_t elem_bytes[3];    // by Buffer: of the input, of the output, of scratch (the wire type)
   uint32_t wire_bytes;       // of an element in a message
   uint64_t loop_elems, num_loops;
+  EqualChunks chunks[2];  // of the input and the output; unused with variable counts
+  bool scratch_like_in;   // scratch chunk c has the length of the input's chunk c, else of the output's
+  bool pairwise;          // all_to_all_v
   Rank rank;
   int nranks;
   Kernel copy, reduce;

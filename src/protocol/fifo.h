@@ -88,6 +88,13 @@ constexpr uint32_t fingerprint_at(uint32_t shape, uint32_t call_index) {
   const uint32_t sum = shape + call_index;
   return sum > kFingerprints ? sum - kFingerprints : sum;
 }
+/// all_to_all_v: a rank has only the counts of its own parts, so a message's fingerprint contains the pair's count.
+constexpr uint32_t pair_fingerprint(uint32_t shape, uint64_t num_elems) {
+  uint64_t h = ((num_elems + 1) * 0x94D049BB133111EBu ^ shape) * 0x9E3779B97F4A7C15u;
+  h ^= h >> 29;
+  h *= 0xBF58476D1CE4E5B9u;
+  return 1 + static_cast<uint32_t>(h >> 32) % kFingerprints;
+}
 constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
   return (static_cast<uint64_t>(fingerprint) << 40) | ((step + 1) & kStepMask);
 }

@@ -4,7 +4,8 @@
 // A loop is a window of `loop_elems` elements into every chunk of every buffer at once. The engine repeats the schedule
 // over loops 0 .. num_loops() - 1, and in each loop a chunk is one message. A shorter chunk may have an empty window:
 // then neither end has a message. Any count, any number of chunks; 64-bit throughout; no divisibility rules. Variable
-// counts enter only here: a chunk is then one part with its own extent (PartExtents).
+// counts enter only here: a chunk is then one part with its own extent (PartExtents). Kernels get EqualChunks or the
+// parts with each call and evaluate the same functions.
 //
 // Host and device, except PartExtents.
 #pragma once
@@ -21,10 +22,20 @@ struct Extent {
   friend constexpr bool operator==(const Extent&, const Extent&) = default;
 };
 
+/// A buffer that is cut into chunks of `base_elems`. The first `longer` of them have one element more.
+struct EqualChunks {
+  uint64_t base_elems = 0, longer = 0;
+  constexpr Extent chunk(uint64_t c) const {
+    return {c * base_elems + (c < longer ? c : longer), base_elems + (c < longer ? 1 : 0)};
+  }
+};
+constexpr EqualChunks equal_chunks(uint64_t total_elems, uint64_t num_chunks) {
+  return {total_elems / num_chunks, total_elems % num_chunks};
+}
+
 /// Chunk `chunk` of `num_chunks` of `total_elems` elements.
 constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chunk) {
-  const uint64_t base = total_elems / num_chunks, longer = total_elems % num_chunks;  // so many have one element more
-  return {chunk * base + (chunk < longer ? chunk : longer), base + (chunk < longer ? 1 : 0)};
+  return equal_chunks(total_elems, num_chunks).chunk(chunk);
 }
 
 /// The window of loop `loop` in that chunk; empty beyond the chunk's end.

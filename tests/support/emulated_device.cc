@@ -127,35 +127,40 @@ EmulatedDevices::Connection& EmulatedDevices::connection(const ConnectionKey& ke
   return c;
 }
 
-const DeviceProgram* EmulatedDevices::program(const RankSchedule& schedule, const ProgramShape& shape,
-                                              const DeviceShape& device) {
+EmulatedProgram EmulatedDevices::program(const RankSchedule& schedule, const ProgramShape& shape,
+                                         const DeviceShape& device) {
   RankState& rank = *ranks_[static_cast<size_t>(schedule.rank)];
   auto compiled = compile(schedule, shape, rank.ports, *kernel_table(SimdLevel::kBaseline));
   RONDO_CHECK(compiled.ok());
   Index index(*this, rank);
-  auto bytes = lower(**compiled, device, index);
-  RONDO_CHECK(bytes.ok());
+  auto lowered = lower(**compiled, device, index);
+  RONDO_CHECK(lowered.ok());
   RONDO_CHECK(rank.read_index.size() <= kMaxEnds && rank.write_index.size() <= kMaxEnds);
   kernel_name_ = interpreter_name(**compiled);
-  std::byte* to = memory_.emplace_back(bytes->size()).data();
-  std::memcpy(to, bytes->data(), bytes->size());
-  return reinterpret_cast<const DeviceProgram*>(to);
+  const std::string contents(reinterpret_cast<const char*>(lowered->program.data()), lowered->program.size());
+  const auto [it, made] = programs_.try_emplace(contents, nullptr);
+  if (made) {
+    std::byte* to = memory_.emplace_back(lowered->program.size()).data();
+    std::memcpy(to, lowered->program.data(), lowered->program.size());
+    it->second = reinterpret_cast<const DeviceProgram*>(to);
+  }
+  return {it->second, lowered->counts, (*compiled)->scratch_bytes};
 }
 
-DeviceCall EmulatedDevices::call(const DeviceProgram* program) {
-  RankState& rank = *ranks_[program->rank];
-  DeviceCall c{};
-  c.program = program;
+LaunchCall EmulatedDevices::call(const EmulatedProgram& program) {
+  RankState& rank = *ranks_[program.program->rank];
+  LaunchCall c{};
+  c.program = program.program;
+  c.counts = program.counts;
   c.comm = &rank.comm;
   c.control = &rank.control;
-  if (program->scratch_bytes != 0) c.scratch = memory_.emplace_back(program->scratch_bytes).data();
+  if (program.scratch_bytes != 0) c.scratch = memory_.emplace_back(program.scratch_bytes).data();
   c.deadline_ns = 60'000'000'000;
   return c;
 }
 
-void EmulatedDevices::launch(const std::vector<std::string>& kernels,
-                             const std::vector<std::vector<std::vector<DeviceCall>>>& units, uint32_t block_threads,
-                             DeviceTrace trace) {
+void EmulatedDevices::launch(const std::vector<std::string>& kernels, const EmulatedUnits& units,
+                             uint32_t block_threads, DeviceTrace trace) {
   std::vector<std::thread> ranks;
   for (size_t r = 0; r < units.size(); ++r)
     ranks.emplace_back([&, r] {
@@ -163,28 +168,29 @@ void EmulatedDevices::launch(const std::vector<std::string>& kernels,
       const HostKernel run = find_host_kernel(kernels[r]);
       RONDO_CHECK(run != nullptr);
       LaunchArgs args{};
-      std::vector<DeviceUnit> more_units;
-      std::vector<DeviceCall> more_calls;
+      std::vector<DeviceUnit> all_units;
+      std::vector<LaunchCall> all_calls;
       uint32_t blocks = 0;
       for (const auto& calls : of_rank) {
-        DeviceUnit u{blocks, 0, 0, static_cast<uint32_t>(more_calls.size()), static_cast<uint32_t>(calls.size())};
-        for (const DeviceCall& c : calls) {
+        DeviceUnit u{blocks, 0, 0, static_cast<uint32_t>(all_calls.size()), static_cast<uint32_t>(calls.size())};
+        for (const LaunchCall& c : calls) {
           u.num_lanes = std::max(u.num_lanes, c.program->num_lanes);
-          if (c.fallback != nullptr) u.num_lanes = std::max(u.num_lanes, c.fallback->num_lanes);
-          u.num_channels = std::max(u.num_channels, c.program->num_channels);
-          more_calls.push_back(c);
+          if (c.other.program != nullptr) u.num_lanes = std::max(u.num_lanes, c.other.program->num_lanes);
+          u.num_channels = std::max(u.num_channels, c.counts.num_channels);
+          all_calls.push_back(c);
         }
         blocks += u.num_lanes * u.num_channels;
-        more_units.push_back(u);
+        all_units.push_back(u);
       }
-      args.num_units = static_cast<uint32_t>(more_units.size());
-      args.num_calls = static_cast<uint32_t>(more_calls.size());
+      args.num_units = static_cast<uint32_t>(all_units.size());
+      args.num_calls = static_cast<uint32_t>(all_calls.size());
       args.trace = trace;
       // Small launches fit into the argument, as on a device.
-      if (more_units.size() <= LaunchArgs::kMaxUnits) std::copy(more_units.begin(), more_units.end(), args.units);
-      else args.more_units = more_units.data();
-      if (more_calls.size() <= LaunchArgs::kMaxCalls) std::copy(more_calls.begin(), more_calls.end(), args.calls);
-      else args.more_calls = more_calls.data();
+      const LaunchTables tables{all_units, all_calls};
+      const uint64_t bytes = tables.write(nullptr);
+      DeviceBytes more(bytes);
+      if (bytes > LaunchArgs::kOwnBytes) args.more_tables = more.data();
+      tables.write(bytes > LaunchArgs::kOwnBytes ? more.data() : args.own_tables);
       if (blocks != 0) run(&args, blocks, block_threads);
     });
   for (std::thread& t : ranks) t.join();

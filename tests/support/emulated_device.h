@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/engine/device_program.h"
+#include "device/engine/launch_tables.h"
 #include "device/engine/lower.h"
 #include "transport/inproc/inproc.h"
 #include "transport/ports.h"
@@ -37,29 +37,41 @@ struct EmulatedShape {
   uint64_t first_step = 0;            // of all connections, as if that many messages had passed
 };
 
+/// A rank's program on its device, and the counts of its calls.
+struct EmulatedProgram {
+  const DeviceProgram* program;
+  DeviceCounts counts;
+  uint64_t scratch_bytes;
+};
+
+/// By rank and unit: the calls of the unit.
+using EmulatedUnits = std::vector<std::vector<std::vector<LaunchCall>>>;
+
 class EmulatedDevices {
  public:
   explicit EmulatedDevices(const EmulatedShape& shape);
   ~EmulatedDevices();
 
-  /// Compiles and lowers one rank's schedule. Aborts on an error. The program belongs to this object.
-  const DeviceProgram* program(const RankSchedule& schedule, const ProgramShape& shape, const DeviceShape& device);
+  /// Compiles and lowers one rank's schedule. Aborts on an error. The program belongs to this object, which has equal
+  /// programs once.
+  EmulatedProgram program(const RankSchedule& schedule, const ProgramShape& shape, const DeviceShape& device);
   /// The kernel for the last program.
   const std::string& kernel_name() const { return kernel_name_; }
   /// A call of the program's rank without buffers, premul and deadline.
-  DeviceCall call(const DeviceProgram* program);
+  LaunchCall call(const EmulatedProgram& program);
+  /// Number of different programs.
+  size_t num_programs() const { return programs_.size(); }
   DeviceControl& control(Rank rank);
   DeviceComm& comm(Rank rank);
 
   /// Launches `kernel` once for each rank, concurrently: units[r] are the call sequences of rank r, which run
   /// concurrently. Returns when all have ended.
-  void launch(const std::string& kernel, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
-              uint32_t block_threads, DeviceTrace trace = {}) {
+  void launch(const std::string& kernel, const EmulatedUnits& units, uint32_t block_threads, DeviceTrace trace = {}) {
     launch(std::vector<std::string>(units.size(), kernel), units, block_threads, trace);
   }
   /// The same, with a separate kernel for each rank.
-  void launch(const std::vector<std::string>& kernels, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
-              uint32_t block_threads, DeviceTrace trace = {});
+  void launch(const std::vector<std::string>& kernels, const EmulatedUnits& units, uint32_t block_threads,
+              DeviceTrace trace = {});
 
  private:
   static constexpr uint32_t kMaxEnds = 1024;
@@ -76,6 +88,7 @@ class EmulatedDevices {
   std::vector<std::unique_ptr<RankState>> ranks_;
   std::map<std::vector<int64_t>, Connection> connections_;
   std::deque<DeviceBytes> memory_;
+  std::map<std::string, const DeviceProgram*> programs_;  // by contents
   std::string kernel_name_;
 };
 

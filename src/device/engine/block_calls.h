@@ -105,13 +105,14 @@ class BlockCalls {
     env_.sync();
     if (b_.unit_lanes > 1 && !meet(b_.unit_lanes)) return false;
     const bool falls = Mem::load_acquire(falls_back) != 0;
-    if (falls) copy_words(&b_.program, b_.call.fallback, sizeof(DeviceProgram));
+    const DeviceFallback& other = *args_.template at<DeviceFallback>(b_.call.fallback);
+    if (falls) copy_words(&b_.program, other.program, sizeof(DeviceProgram));
     env_.sync();
     if (env_.thread() == 0) {
       b_.falls_back = falls;
-      if (falls) b_.call.program = b_.call.fallback;
+      if (falls) b_.call.program = other.program, b_.call.counts = other.counts;
       else b_.first_step = b_.program.entry_steps;
-      b_.call.fallback = nullptr;
+      b_.call.fallback = 0;
     }
     env_.sync();
     return true;

@@ -32,6 +32,13 @@ struct StepShape {
   }
 };
 
+/// An instruction with its extents.
+struct WindowStep : DeviceStep {
+  uint32_t fingerprint;                     // of its messages' shape
+  uint64_t src_first_elem, dst_first_elem;  // of the channel's share of the chunk
+  uint64_t num_elems;                       // of that share: all loops
+};
+
 template <class Mem>
 struct BlockState {
   static constexpr uint32_t kMaxReads = DeviceProgram::kMaxLaneReads, kMaxWrites = DeviceProgram::kMaxLaneWrites;
@@ -52,7 +59,7 @@ struct BlockState {
   uint32_t num_ports, turn;
   bool moved, falls_back;                     // it moves data; it belongs to the call's fallback
   uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, by port
-  DeviceStep window[kWindowSteps];            // elements: the channel's share of the chunk
+  WindowStep window[kWindowSteps];
   uint16_t index[kWindowIndex];               // of the window's steps, as far as they fit
   // For the current message:
   const std::byte* sources[kMaxReads + 1];

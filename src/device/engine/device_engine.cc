@@ -25,7 +25,8 @@ DeviceEngine::DeviceEngine(const Options& o, std::unique_ptr<CudaTransport> tran
       host_kernels_(o.host_kernels),
       planner_(o.rank, o.hosts, o.settings, ports_, o.host_kernels),
       device_planner_(nranks_, world_, planner_),
-      kernels_(KernelLoader::of(transport_.context())) {}
+      kernels_(KernelLoader::of(transport_.context())),
+      programs_(transport_) {}
 
 Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(const Options& options,
                                                              std::unique_ptr<CudaTransport> transport) {

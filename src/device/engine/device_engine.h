@@ -1,10 +1,11 @@
 // DeviceEngine: runs one rank's calls on its device, in the order of the caller's streams.
 //
-// A call is planned and lowered once for its shape and kept in device memory. Its connections are made at first use,
-// which waits for the other ranks. After that a call puts one launch (with the stream engine: copies and flags) into
-// the caller's stream and returns at once. Calls of one communicator run in the order of issue, whatever their streams.
-// Calls that one thread issues on several communicators of a device run side by side if they fit, else in that order
-// (driver/launch_order.h), so that ranks with equal orders cannot block one another.
+// A call is planned and lowered once for its shape. Shapes that differ only in counts share a program in device memory
+// (program_cache.h). Its connections are made at first use, which waits for the other ranks. After that a call puts one
+// launch (with the stream engine: copies and flags) into the caller's stream and returns at once. Calls of one
+// communicator run in the order of issue, whatever their streams. Calls that one thread issues on several communicators
+// of a device run side by side if they fit, else in that order (driver/launch_order.h), so that ranks with equal orders
+// cannot block one another.
 //
 // A watcher thread detects completed calls, failures in kernels, aborts and deaths. After the first error the
 // communicator refuses work with that error. The watcher serves captured calls as long as the communicator lives.
@@ -34,7 +35,9 @@
 #include "device/engine/device_program.h"
 #include "device/engine/device_tracing.h"
 #include "device/engine/joined_streams.h"
+#include "device/engine/launch_tables.h"
 #include "device/engine/lower.h"
+#include "device/engine/program_cache.h"
 #include "device/engine/stream_order.h"
 #include "device/p2p/cuda_transport.h"
 #include "engine/backend.h"
@@ -102,6 +105,11 @@ class DeviceEngine final : public Backend {
   void wake() override;
   int ordinal() const override { return transport_.device(); }
   CudaTransport& transport() { return transport_; }
+  /// Number of programs that were copied to the device.
+  uint64_t num_program_uploads() {
+    const std::lock_guard lock(mutex_);
+    return programs_.num_uploads();
+  }
   /// Stores a region's local addresses for kernels, by rank. Call it before a buffer may be in the region.
   Status write_region(uint32_t region, std::span<const SharedRegions::View> views);
   /// Called first on a failure, with the error and the running calls. The watch lock is held.
@@ -166,7 +174,6 @@ class DeviceEngine final : public Backend {
   Expected<std::unique_ptr<Program>> compile_program(const CallShape& request, const DeviceCandidate& how);
   Status add_fallback(DevicePlan& plan);
   Status lower_plan(DevicePlan& plan);
-  Expected<std::shared_ptr<const DeviceProgram>> take_program(uint64_t bytes);
   Status lower_program(LoweredProgram& to, const DeviceCandidate& how, uint32_t num_channels, Ports& ports);
   /// Copies to device memory, and returns when every stream sees it.
   template <class T>
@@ -174,7 +181,8 @@ class DeviceEngine final : public Backend {
     return cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(to), from.data(),
                         from.size_bytes());
   }
-  DeviceCall device_call(const Item& item);
+  LaunchCall launch_call(const Item& item);
+  Expected<cuda::PinnedMemory> take_tables(uint64_t bytes);
   Status order_plan(DevicePlan& plan);
   Status make_ready(End& end);
   Expected<bool> connect(DevicePlan& plan);
@@ -229,13 +237,8 @@ class DeviceEngine final : public Backend {
   DevicePlanner device_planner_;
   std::shared_ptr<KernelLoader> kernels_;
 
-  struct UnusedPrograms {  // device memory of dropped plans
-    std::mutex mutex;
-    std::multimap<uint64_t, const std::byte*> by_bytes;
-  };
-  const std::shared_ptr<UnusedPrograms> unused_programs_ = std::make_shared<UnusedPrograms>();
-
   std::mutex mutex_;                              // guards the following members: one call is issued at a time
+  ProgramCache programs_;
   PlanCache<DevicePlan> plans_;
   std::vector<End> ends_;
   cuda::PinnedMemory control_;
@@ -251,12 +254,13 @@ class DeviceEngine final : public Backend {
   // The same without captured calls: the numbers that messages carry.
   uint64_t num_calls_ = 0;
   std::map<std::pair<Rank, bool>, uint64_t> num_messages_;
-  std::set<std::shared_ptr<DevicePlan>> captured_plans_;  // replays use them as long as the communicator lives
+  std::set<ProgramCache::Shared> captured_programs_;  // replays use them as long as the communicator lives
 
   std::mutex watch_mutex_;  // guards the following members; locked after mutex_
   std::condition_variable watch_changed_;
   std::deque<Outstanding> outstanding_;
   std::vector<cuda::OwnedEvent> free_events_;
+  std::vector<cuda::PinnedMemory> free_tables_;
   Status failure_;
   FailureHook failure_hook_;
   DeviceTracing tracing_;

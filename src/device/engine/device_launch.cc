@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <tuple>
 
-#include "base/round_up.h"
 #include "device/driver/capture.h"
 #include "device/engine/device_engine.h"
 
@@ -43,7 +43,8 @@ Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Outstanding o
     RONDO_TRY(
         cuda::check(cuda::driver()->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
                     "cuEventRecordWithFlags"));
-    captured_plans_.insert(item.plan);
+    for (const LoweredProgram* p : {&item.plan->main, &item.plan->fallback})
+      if (p->on_device != nullptr) captured_programs_.insert(p->on_device);
     const std::lock_guard lock(watch_mutex_);
     replayed_ = true;
     issuing_ = false;
@@ -89,7 +90,7 @@ struct DeviceEngine::Launch {
   cuda::Function function = nullptr;
   std::shared_ptr<LaunchTrace> trace;  // nullptr: not traced, or captured
   std::vector<DeviceUnit> units;
-  std::vector<DeviceCall> calls;
+  std::vector<LaunchCall> calls;
   std::vector<const Item*> members;
   uint32_t blocks = 0;
   Shares shares;
@@ -125,7 +126,7 @@ struct DeviceEngine::Launch {
         {blocks, lanes, channels, static_cast<uint32_t>(calls.size()), static_cast<uint32_t>(added.size())});
     blocks += lanes * channels;
     for (const Item* item : added) {
-      calls.push_back(item->engine->device_call(*item));
+      calls.push_back(item->engine->launch_call(*item));
       members.push_back(item);
     }
   }
@@ -148,22 +149,37 @@ std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
   return nullptr;
 }
 
-// Data that does not fit the kernel's argument goes to memory that the kernel reads.
+// Tables that do not fit the kernel's argument go to memory that the kernel reads.
 Status DeviceEngine::Launch::lay_out() {
   args.num_units = static_cast<uint32_t>(units.size());
   args.num_calls = static_cast<uint32_t>(calls.size());
-  if (units.size() <= LaunchArgs::kMaxUnits && calls.size() <= LaunchArgs::kMaxCalls) {
-    std::copy(units.begin(), units.end(), args.units);
-    std::copy(calls.begin(), calls.end(), args.calls);
-    return {};
+  const LaunchTables all{units, calls};
+  const uint64_t bytes = all.write(nullptr);
+  std::byte* to = args.own_tables;
+  if (bytes > LaunchArgs::kOwnBytes) {
+    RONDO_TRY_ASSIGN(tables, members[0]->engine->take_tables(bytes));
+    to = tables.as();
+    args.more_tables = reinterpret_cast<const std::byte*>(tables.on_device());
   }
-  const uint64_t units_bytes = round_up(units.size() * sizeof(DeviceUnit), 64);
-  RONDO_TRY_ASSIGN(tables, cuda::PinnedMemory::make(units_bytes + calls.size() * sizeof(DeviceCall)));
-  std::memcpy(tables.as(), units.data(), units.size() * sizeof(DeviceUnit));
-  std::memcpy(tables.as() + units_bytes, calls.data(), calls.size() * sizeof(DeviceCall));
-  args.more_units = reinterpret_cast<const DeviceUnit*>(tables.on_device());
-  args.more_calls = reinterpret_cast<const DeviceCall*>(tables.on_device() + units_bytes);
+  all.write(to);
   return {};
+}
+
+// Pinned memory for the tables of a launch. The watcher gives it back when the launch has ended.
+Expected<cuda::PinnedMemory> DeviceEngine::take_tables(uint64_t bytes) {
+  bytes = std::bit_ceil(bytes);  // few sizes, so that memory of one launch mostly fits another
+  {
+    const std::lock_guard lock(watch_mutex_);
+    const auto it = std::find_if(free_tables_.begin(), free_tables_.end(),
+                                 [&](const cuda::PinnedMemory& m) { return m.size_bytes() == bytes; });
+    if (it != free_tables_.end()) {
+      std::swap(*it, free_tables_.back());
+      cuda::PinnedMemory found = std::move(free_tables_.back());
+      free_tables_.pop_back();
+      return found;
+    }
+  }
+  return cuda::PinnedMemory::make_unset(bytes);
 }
 
 Status DeviceEngine::launch(Launch& l) {
@@ -196,11 +212,13 @@ Status DeviceEngine::launch(Launch& l) {
 
 // The kernel's form of a call. The regions of this rank's buffers are looked up each time, because memory may have been
 // freed and allocated again at the same address.
-DeviceCall DeviceEngine::device_call(const Item& item) {
+LaunchCall DeviceEngine::launch_call(const Item& item) {
   const Call& r = *item.call;
   const DevicePlan& plan = *item.plan;
-  DeviceCall c{};
+  LaunchCall c{};
   c.program = plan.main.on_device.get();
+  c.counts = plan.main.counts;
+  c.variable = plan.request.counts.get();
   c.comm = comm_.as<DeviceComm>();
   c.control = reinterpret_cast<DeviceControl*>(control_.on_device());
   c.in = static_cast<const std::byte*>(r.in);
@@ -218,7 +236,7 @@ DeviceCall DeviceEngine::device_call(const Item& item) {
   if (plan.fallback.program == nullptr) return c;
   const cuda::CurrentContext current(transport_.context());
   static_assert(SharedRegions::kNowhere == kRegionNowhere && SharedRegions::kMaxRegions < kRegionNothing);
-  c.fallback = plan.fallback.on_device.get();
+  c.other = {plan.fallback.on_device.get(), plan.fallback.counts};
   c.in_region = r.in_bytes == 0 ? kRegionNothing : transport_.regions().find(r.in, r.in_bytes);
   c.out_region = r.out_bytes == 0 ? kRegionNothing : transport_.regions().find(r.out, r.out_bytes);
   return c;

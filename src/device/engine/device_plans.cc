@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/round_up.h"
 #include "device/engine/device_engine.h"
 #include "device/engine/images.h"
 
@@ -159,31 +158,11 @@ Status DeviceEngine::lower_program(LoweredProgram& to, const DeviceCandidate& ho
   shape.num_channels = num_channels;
   shape.short_messages = how.protocol == DeviceProtocol::kSimple ? DeviceProtocol::kLl : how.protocol;
   shape.message_bytes = how.message_bytes;
-  RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*to.program, shape, ports));
-  std::memcpy(static_cast<void*>(&to.header), bytes.data(), sizeof to.header);
-  RONDO_TRY_ASSIGN(to.on_device, take_program(bytes.size()));
-  return put(reinterpret_cast<const std::byte*>(to.on_device.get()), std::span(bytes));
-}
-
-// A plan keeps its programs until its last launch has ended, so that nothing reads memory that is used again.
-Expected<std::shared_ptr<const DeviceProgram>> DeviceEngine::take_program(uint64_t bytes) {
-  bytes = round_up(bytes, 4096);  // few sizes, so that memory of one program mostly fits another
-  const std::byte* at = nullptr;
-  {
-    const std::lock_guard lock(unused_programs_->mutex);
-    if (const auto it = unused_programs_->by_bytes.find(bytes); it != unused_programs_->by_bytes.end()) {
-      at = it->second;
-      unused_programs_->by_bytes.erase(it);
-    }
-  }
-  if (at == nullptr) {
-    RONDO_TRY_ASSIGN(at, transport_.take_memory(bytes));
-  }
-  return std::shared_ptr<const DeviceProgram>(reinterpret_cast<const DeviceProgram*>(at),
-                                              [unused = unused_programs_, at, bytes](const DeviceProgram*) {
-                                                const std::lock_guard lock(unused->mutex);
-                                                unused->by_bytes.emplace(bytes, at);
-                                              });
+  RONDO_TRY_ASSIGN(const Lowered lowered, lower(*to.program, shape, ports));
+  std::memcpy(static_cast<void*>(&to.header), lowered.program.data(), sizeof to.header);
+  to.counts = lowered.counts;
+  RONDO_TRY_ASSIGN(to.on_device, programs_.find_or_upload(lowered.program));
+  return {};
 }
 
 // Makes an end ready if the other half is there: in all channels, in the kernel's form.

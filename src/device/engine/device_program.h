@@ -1,9 +1,9 @@
 // Device form of a Program: plain data without host pointers, and the arguments of a launch.
 //
-// A DeviceProgram is made from the engine's Program (lower.h) once for each shape of call and kept in device memory. It
-// does not change from call to call, so that a captured launch can be replayed. LaunchArgs contains the data that
-// changes from call to call but not from replay to replay. Step counters change from replay to replay. They are in
-// device memory, and the kernel updates them.
+// A DeviceProgram is made from the engine's Program (lower.h) and kept in device memory. It contains no element counts:
+// calls of all lengths share it, and a step only names its chunks. LaunchArgs contains the data that changes from call
+// to call but not from replay to replay, the counts too. Step counters change from replay to replay. They are in device
+// memory, and the kernel updates them.
 //
 // Blocks. A launch contains units. A unit is a sequence of calls that use the same connections and therefore run one
 // after the other. Units run concurrently. A unit has lanes x channels blocks: block (lane, channel) runs that lane of
@@ -38,8 +38,9 @@ enum DeviceStepBits : uint8_t {
   kStepAsWire = 4,    // mixed types: rounds its result to the wire type first
 };
 
-/// An instruction with resolved operands. 48 bytes. Made from ProgramStep.
-struct alignas(16) DeviceStep {
+/// An instruction. Its chunks get their extents from the call's counts. Made from ProgramStep.
+struct alignas(8) DeviceStep {
+  static constexpr uint16_t kNoChunk = UINT16_MAX;
   Verb verb;
   uint8_t flags;                   // InstructionFlags
   uint8_t src_buffer, dst_buffer;  // Buffer
@@ -50,11 +51,9 @@ struct alignas(16) DeviceStep {
   uint16_t num_recv, num_send;  // entries of the index table from first_index on: receives, then sends. Ranks for
   uint16_t reserved;            // direct steps, otherwise places in the lane's list of ends
   uint32_t first_index;
-  uint32_t fingerprint;  // of its messages' shape
-  uint64_t src_first_elem, dst_first_elem;
-  uint64_t num_elems;  // of the whole chunk: all loops and channels
+  uint16_t src_chunk, dst_chunk;  // of its buffers
 };
-static_assert(sizeof(DeviceStep) == 48);
+static_assert(sizeof(DeviceStep) == 24);
 
 /// A channel's part of a chunk, in elements from the chunk's beginning. Cut at multiples of 512 wire bytes, so that all
 /// ranks cut equally and accesses stay aligned. Later channels may get nothing.
@@ -79,7 +78,6 @@ struct alignas(16) DeviceProgram {
   uint32_t num_lanes;
   uint32_t lane_first[kMaxLanes + 1];  // first step of each lane, and the end
   uint32_t lane_ends[kMaxLanes];       // entry of the index table
-  uint32_t num_channels;
   uint32_t rank;
   DeviceProtocol protocol;
   uint8_t row;            // type row of the call
@@ -88,12 +86,12 @@ struct alignas(16) DeviceProgram {
   uint8_t own_type, wire_type, out_type;  // Dtype
   uint8_t premul, direct, waits;          // waits: some step waits for a lane
   uint8_t entry_steps;                    // for a direct program with a fallback: its entry credits
+  uint8_t pushes;                         // 1: ranks write into their peers' outputs
+  Buffer scratch_like;                    // kIn or kOut: scratch is cut into chunks like this buffer
+  uint8_t reserved;                       // zero, as `reserved_words`: equal programs have equal bytes
   uint32_t divide_by;                     // avg: the number of ranks; 0: no division
-  uint32_t lap_bytes;                     // Simple: as Program::lap_bytes
-  uint64_t loop_elems;                    // per channel: elements of a message
-  uint64_t num_loops;                     // of the longest channel
-  uint64_t scratch_bytes;
-  uint64_t pushes;  // 1: ranks write into their peers' outputs
+  uint32_t reserved_words[3];
+  uint64_t loop_elems;  // per channel: elements of a message
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
@@ -102,7 +100,19 @@ struct alignas(16) DeviceProgram {
     return reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(this) + index_offset);
   }
 };
-static_assert(sizeof(DeviceProgram) % 16 == 0);
+static_assert(sizeof(DeviceProgram) == 128);
+
+/// What a call's element counts mean for a program. lower() computes it, and it travels with the call.
+struct DeviceCounts {
+  uint64_t base_elems[2];  // EqualChunks of the input and the output; unused with variable counts
+  uint32_t longer[2];      //   "
+  uint64_t num_loops;      // of the longest channel
+  uint32_t num_channels;
+  uint32_t lap_bytes;    // Simple: as Program::lap_bytes
+  uint32_t fingerprint;  // of the messages' shape
+  uint32_t pairwise;     // 1: all_to_all_v (pair_fingerprint)
+};
+static_assert(sizeof(DeviceCounts) == 48);
 
 /// One end of a connection in one channel, as stored in device memory between kernels.
 struct DeviceWriteEnd {
@@ -214,9 +224,10 @@ struct DeviceTrace {
   uint64_t capacity;
 };
 
-/// One call of a launch.
+/// One call of a launch. Offsets are those of LaunchArgs::tables(); 0: there is no such table.
 struct alignas(16) DeviceCall {
   const DeviceProgram* program;
+  DeviceCounts counts;
   const DeviceComm* comm;
   DeviceControl* control;
   const std::byte* in;
@@ -225,12 +236,17 @@ struct alignas(16) DeviceCall {
   const void* premul_at;           // premul_sum: device address of the scale; nullptr: in `premul`
   alignas(8) std::byte premul[8];  // one element of the accumulator type (at premul_at: of the input type)
   uint64_t deadline_ns;            // limit of a wait; 0: none
-  // For a direct program: the regions of this rank's buffers, for its credits (or kRegion...). If some rank's buffers
-  // are unreachable, all ranks run the fallback, which has as many channels. The direct program then has one lane.
-  // nullptr: no fallback, all buffers can be reached.
-  const DeviceProgram* fallback;
-  uint32_t in_region, out_region;
   uint32_t index;  // call_index(): number of the call, or of the pair's message; 0: captured
+  // For a direct program: the offset of a DeviceFallback, and the regions of this rank's buffers, for its credits (or
+  // kRegion...). If some rank's buffers are unreachable, all ranks run the fallback, which has as many channels. The
+  // direct program then has one lane. Without a fallback all buffers can be reached.
+  uint32_t fallback;
+  uint32_t in_region, out_region;
+  uint32_t parts[2];  // variable counts: offsets of the Extents of the input's and of the output's chunks
+};
+struct DeviceFallback {
+  const DeviceProgram* program;
+  DeviceCounts counts;
 };
 
 /// Among the units of one communicator in a launch, at most one may have several lanes and direct calls, because
@@ -247,16 +263,24 @@ struct DeviceUnit {
 inline constexpr uint32_t kBlockThreads = 512;
 
 /// The only argument of an interpreter kernel. It fits a kernel's parameters (4 KB), so that a captured launch holds
-/// all of it. Larger groups put the tables into memory that lives as long as the launch.
-struct LaunchArgs {
-  static constexpr uint32_t kMaxUnits = 20, kMaxCalls = 32;
+/// all of it. Longer tables are in memory that lives as long as the launch. launch_tables.h writes them.
+struct alignas(16) LaunchArgs {
+  static constexpr uint32_t kOwnBytes = 4048;
   uint32_t num_units, num_calls;
-  const DeviceUnit* more_units;  // if not null, replaces `units`
-  const DeviceCall* more_calls;  // if not null, replaces `calls`
   DeviceTrace trace;
-  DeviceUnit units[kMaxUnits];
-  DeviceCall calls[kMaxCalls];
+  const std::byte* more_tables;  // if not null, replaces `own_tables`
+  uint64_t reserved;
+  std::byte own_tables[kOwnBytes];  // the units, the calls, then the tables that calls name by their offsets
+
+  static constexpr uint64_t calls_offset(uint64_t num_units) { return (num_units * sizeof(DeviceUnit) + 15) / 16 * 16; }
+  RONDO_HOST_DEVICE const std::byte* tables() const { return more_tables != nullptr ? more_tables : own_tables; }
+  RONDO_HOST_DEVICE const DeviceUnit* units() const { return reinterpret_cast<const DeviceUnit*>(tables()); }
+  RONDO_HOST_DEVICE const DeviceCall* calls() const { return at<DeviceCall>(calls_offset(num_units)); }
+  template <class T>
+  RONDO_HOST_DEVICE const T* at(uint64_t offset) const {
+    return reinterpret_cast<const T*>(tables() + offset);
+  }
 };
-static_assert(sizeof(LaunchArgs) <= 4096);
+static_assert(sizeof(LaunchArgs) <= 4096 && sizeof(LaunchArgs) % 16 == 0);
 
 }  // namespace rondo

@@ -13,11 +13,12 @@ namespace {
 constexpr uint64_t kCountBytes = 64;
 
 // The host's description, with the device's own values.
-TracedPlan describe_lowered(const Program& program, const DeviceProgram& header) {
-  TracedPlan plan = describe_program(program);
+TracedPlan describe_lowered(const LoweredProgram& lowered) {
+  const DeviceProgram& header = lowered.header;
+  TracedPlan plan = describe_program(*lowered.program);
   plan.protocol = header.direct != 0 ? "direct" : protocol_name(header.protocol);
   plan.loop_elems = header.loop_elems;
-  plan.num_loops = header.num_loops;
+  plan.num_loops = lowered.counts.num_loops;
   // On a device each form of message has its own FIFO, and credits use separate lines.
   for (auto& lane : plan.lanes)
     for (TracedInstruction& i : lane)
@@ -28,9 +29,11 @@ TracedPlan describe_lowered(const Program& program, const DeviceProgram& header)
   return plan;
 }
 
-uint64_t bytes_of(const ProgramStep& s, const DeviceProgram& header, const DeviceRecord& r) {
+uint64_t bytes_of(const ProgramStep& s, const LoweredProgram& lowered, const DeviceRecord& r) {
+  const DeviceProgram& header = lowered.header;
   if (s.is(kFlagCredit) || s.verb == Verb::kWait) return 0;
-  const uint64_t share = channel_extent(s.src.num_elems, header.num_channels, r.channel, header.wire_bytes).num_elems;
+  const uint64_t share =
+      channel_extent(s.src.num_elems, lowered.counts.num_channels, r.channel, header.wire_bytes).num_elems;
   const uint64_t skip = r.loop * header.loop_elems;
   return skip >= share ? 0 : std::min(header.loop_elems, share - skip) * header.wire_bytes;
 }
@@ -39,7 +42,7 @@ uint64_t bytes_of(const ProgramStep& s, const DeviceProgram& header, const Devic
 
 uint64_t most_records(const LoweredProgram& lowered) {
   const DeviceProgram& header = lowered.header;
-  return header.num_loops * header.num_channels * header.lane_first[header.num_lanes];
+  return lowered.counts.num_loops * lowered.counts.num_channels * header.lane_first[header.num_lanes];
 }
 
 Expected<std::unique_ptr<LaunchTrace>> LaunchTrace::make(uint64_t num_records) {
@@ -111,9 +114,9 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
     const DeviceProgram& header = ran.header;
     if (r.lane >= program.lanes.size() || r.pc >= program.lanes[r.lane].size()) continue;
     if (program.traced.trace != trace_->serial())
-      program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(program, header))};
+      program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(ran))};
     const ProgramStep& s = program.lanes[r.lane][r.pc];
-    const uint64_t bytes = bytes_of(s, header, r);
+    const uint64_t bytes = bytes_of(s, ran, r);
     StepRecord step{.sequence = sequence,
                     .plan = program.traced.plan,
                     .lane = r.lane,

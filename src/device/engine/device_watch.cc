@@ -66,6 +66,7 @@ bool DeviceEngine::retire() {
     if (status.ok() && o.sequence != 0) transport_.page(rank_)->finish(o.sequence);
     if (o.work != nullptr) o.work->end(status);
     free_events_.push_back(std::move(o.event));
+    if (o.tables.get() != nullptr) free_tables_.push_back(std::move(o.tables));
     outstanding_.pop_front();
     any = true;
   }

@@ -27,8 +27,8 @@ class Interpreter : public Messages<Env, Ops> {
   RONDO_HOST_DEVICE_INLINE Interpreter(Env& env, State& state, const LaunchArgs& args) : Base(env, state, args) {}
 
   RONDO_HOST_DEVICE_INLINE void run() {
-    const DeviceUnit* units = args_.more_units != nullptr ? args_.more_units : args_.units;
-    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    const DeviceUnit* units = args_.units();
+    const DeviceCall* calls = args_.calls();
     uint32_t u = 0;
     while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
     const DeviceUnit& unit = units[u];
@@ -40,7 +40,7 @@ class Interpreter : public Messages<Env, Ops> {
       call_ = unit.first_call + i;
       Base::load_call(calls[call_], unit.num_lanes);
       const DeviceProgram& p = b_.program;
-      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call())
+      if (takes_part() && !run_call())
         return leave_early(env_, b_, args_, {u, i, lane_, channel_, standing_.pc, standing_.loop, true});
       const bool last = i + 1 == unit.num_calls;
       if (last) Base::leave(unit.num_lanes);
@@ -67,19 +67,18 @@ class Interpreter : public Messages<Env, Ops> {
   // read them before the host sees the failure. In place, lanes of the channel read what this one fills, so it waits
   // until they have left.
   RONDO_HOST_DEVICE_INLINE void spoil(const Place& at) {
-    const DeviceUnit& unit = (args_.more_units != nullptr ? args_.more_units : args_.units)[at.unit];
-    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    const DeviceUnit& unit = args_.units()[at.unit];
     lane_ = at.lane;
     channel_ = at.channel;
     Base::leave(unit.num_lanes);
     if (unit.num_lanes > 1) Base::wait_for_lanes();
-    const bool midway = at.begun && b_.call.fallback == nullptr;  // else the call has not chosen yet
+    const bool midway = at.begun && b_.call.fallback == 0;  // else the call has not chosen yet
     uint64_t loop = midway ? at.loop : 0;
     uint32_t pc = midway ? at.pc : 0;
     for (uint32_t i = at.call; i < unit.num_calls; ++i, loop = 0, pc = 0) {
-      if (i != at.call || !at.begun) Base::load_call(calls[unit.first_call + i], unit.num_lanes);
+      if (i != at.call || !at.begun) Base::load_call(args_.calls()[unit.first_call + i], unit.num_lanes);
       const DeviceProgram& p = b_.program;
-      if (lane_ >= p.num_lanes || channel_ >= p.num_channels || p.num_loops == 0) continue;
+      if (lane_ >= p.num_lanes || !takes_part()) continue;
       if (p.pushes == 0) spoil_steps(loop, pc);  // else peers may be writing there
     }
   }
@@ -88,11 +87,10 @@ class Interpreter : public Messages<Env, Ops> {
     const DeviceProgram& p = b_.program;
     const DeviceStep* steps = b_.call.program->steps() + p.lane_first[lane_];
     for (uint32_t i = 0; i < p.lane_first[lane_ + 1] - p.lane_first[lane_]; ++i) {
-      const DeviceStep& s = steps[i];
+      const WindowStep s = share_of(steps[i]);
       if (!writes_out(s) || stays(s)) continue;
-      const Extent share = channel_extent(s.num_elems, p.num_channels, channel_, p.wire_bytes);
       const uint64_t skip = (loop + (i < pc ? 1 : 0)) * p.loop_elems;
-      if (skip < share.num_elems) fill(s.dst_first_elem + share.first_elem + skip, share.num_elems - skip);
+      if (skip < s.num_elems) fill(s.dst_first_elem + skip, s.num_elems - skip);
     }
   }
   RONDO_HOST_DEVICE_INLINE bool writes_out(const DeviceStep& s) const {
@@ -100,7 +98,7 @@ class Interpreter : public Messages<Env, Ops> {
            s.dst_buffer == static_cast<uint8_t>(Buffer::kOut);
   }
   // In place: the input is the output.
-  RONDO_HOST_DEVICE_INLINE bool stays(const DeviceStep& s) const {
+  RONDO_HOST_DEVICE_INLINE bool stays(const WindowStep& s) const {
     return s.num_recv == 0 && (s.bits & kStepPrescale) == 0 &&
            at(s.src_buffer, s.src_first_elem) == at(s.dst_buffer, s.dst_first_elem);
   }
@@ -116,11 +114,16 @@ class Interpreter : public Messages<Env, Ops> {
     }
   }
 
+  // The channel has a part of the call.
+  RONDO_HOST_DEVICE_INLINE bool takes_part() const {
+    return channel_ < b_.call.counts.num_channels && b_.call.counts.num_loops != 0;
+  }
+
   // For a call with a fallback lane 0 first runs the entry credits. Then all lanes know which program follows.
   RONDO_HOST_DEVICE_INLINE bool run_call() {
     for (;;) {
       if (lane_ < b_.program.num_lanes && !run_program()) return false;
-      if (b_.call.fallback == nullptr) return true;
+      if (b_.call.fallback == 0) return true;
       if (!Base::choose()) return false;
     }
   }
@@ -135,11 +138,11 @@ class Interpreter : public Messages<Env, Ops> {
   RONDO_HOST_DEVICE_INLINE bool run_loops() {
     const DeviceProgram& p = b_.program;
     uint32_t steps = p.lane_first[lane_ + 1] - p.lane_first[lane_];
-    if (b_.call.fallback != nullptr) steps = p.entry_steps;  // the call has not chosen yet
+    if (b_.call.fallback != 0) steps = p.entry_steps;  // the call has not chosen yet
     window_first_ = 0;
     window_end_ = 0;
     completed_ = 0;
-    for (uint64_t loop = 0; loop < p.num_loops; ++loop)
+    for (uint64_t loop = 0; loop < b_.call.counts.num_loops; ++loop)
       for (uint32_t pc = b_.first_step; pc < steps; ++pc) {
         if (pc < window_first_ || pc >= window_end_) load_window(pc, steps);
         standing_.loop = loop;
@@ -149,6 +152,26 @@ class Interpreter : public Messages<Env, Ops> {
     return true;
   }
 
+  RONDO_HOST_DEVICE_INLINE Extent chunk_of(Buffer buffer, uint16_t chunk) const {
+    if (chunk == DeviceStep::kNoChunk) return {};
+    const uint32_t like = static_cast<uint32_t>(buffer == Buffer::kScratch ? b_.program.scratch_like : buffer);
+    if (const uint32_t parts = b_.call.parts[like]; parts != 0) return args_.template at<Extent>(parts)[chunk];
+    return EqualChunks{b_.call.counts.base_elems[like], b_.call.counts.longer[like]}.chunk(chunk);
+  }
+  RONDO_HOST_DEVICE_INLINE WindowStep share_of(const DeviceStep& step) const {
+    const DeviceCounts& counts = b_.call.counts;
+    WindowStep s{step, counts.fingerprint, 0, 0, 0};
+    const Extent src = chunk_of(static_cast<Buffer>(s.src_buffer), s.src_chunk);
+    const Extent dst = chunk_of(static_cast<Buffer>(s.dst_buffer), s.dst_chunk);
+    const uint64_t num_elems = s.dst_chunk != DeviceStep::kNoChunk ? dst.num_elems : src.num_elems;
+    if (counts.pairwise != 0 && num_elems != 0) s.fingerprint = pair_fingerprint(counts.fingerprint, num_elems);
+    const Extent share = channel_extent(num_elems, counts.num_channels, channel_, b_.program.wire_bytes);
+    s.src_first_elem = src.first_elem + share.first_elem;
+    s.dst_first_elem = dst.first_elem + share.first_elem;
+    s.num_elems = share.num_elems;
+    return s;
+  }
+
   // Loads instructions from pc on, with the channel's share of each.
   RONDO_HOST_DEVICE_INLINE void load_window(uint32_t pc, uint32_t steps) {
     const DeviceProgram& p = b_.program;
@@ -156,14 +179,7 @@ class Interpreter : public Messages<Env, Ops> {
     window_first_ = pc;
     window_end_ = steps - pc < State::kWindowSteps ? steps : pc + State::kWindowSteps;
     const DeviceStep* from = b_.call.program->steps() + p.lane_first[lane_] + pc;
-    for (uint32_t i = env_.thread(); i < window_end_ - pc; i += env_.threads()) {
-      DeviceStep s = from[i];
-      const Extent share = channel_extent(s.num_elems, p.num_channels, channel_, p.wire_bytes);
-      s.src_first_elem += share.first_elem;
-      s.dst_first_elem += share.first_elem;
-      s.num_elems = share.num_elems;
-      b_.window[i] = s;
-    }
+    for (uint32_t i = env_.thread(); i < window_end_ - pc; i += env_.threads()) b_.window[i] = share_of(from[i]);
     index_first_ = from[0].first_index;
     const uint16_t* index = b_.call.program->index() + index_first_;
     const DeviceStep& last = from[window_end_ - pc - 1];
@@ -172,13 +188,13 @@ class Interpreter : public Messages<Env, Ops> {
       b_.index[i] = index[i];
     env_.sync();
   }
-  RONDO_HOST_DEVICE_INLINE const uint16_t* index_of(const DeviceStep& s) const {
+  RONDO_HOST_DEVICE_INLINE const uint16_t* index_of(const WindowStep& s) const {
     const uint32_t at = s.first_index - index_first_;
     return at + s.num_recv + s.num_send <= State::kWindowIndex ? b_.index + at
                                                                : b_.call.program->index() + s.first_index;
   }
 
-  RONDO_HOST_DEVICE_INLINE bool run_step(const DeviceStep& s) {
+  RONDO_HOST_DEVICE_INLINE bool run_step(const WindowStep& s) {
     Base::begin_record();
     bool ok;
     if (s.verb == Verb::kWait) ok = wait_for_lane(s);
@@ -194,7 +210,7 @@ class Interpreter : public Messages<Env, Ops> {
     return true;
   }
 
-  RONDO_HOST_DEVICE_INLINE bool wait_for_lane(const DeviceStep& s) {
+  RONDO_HOST_DEVICE_INLINE bool wait_for_lane(const WindowStep& s) {
     const DeviceProgram& p = b_.program;
     bool ok = true;
     if (env_.thread() == 0) {
@@ -211,7 +227,7 @@ class Interpreter : public Messages<Env, Ops> {
   // Sets `nowhere` if the peer's buffers cannot be reached. Without a fallback that is a failure.
   RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerCredit& theirs, bool& nowhere) {
     const DeviceComm& comm = *b_.call.comm;
-    if (b_.call.fallback != nullptr && (theirs.in_region == kRegionNowhere || theirs.out_region == kRegionNowhere)) {
+    if (b_.call.fallback != 0 && (theirs.in_region == kRegionNowhere || theirs.out_region == kRegionNowhere)) {
       nowhere = true;
       return true;
     }
@@ -226,7 +242,7 @@ class Interpreter : public Messages<Env, Ops> {
   }
 
   // A message without elements, in a line. In a direct program it carries the addresses of the sender's buffers.
-  RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s) {
+  RONDO_HOST_DEVICE_INLINE bool credit(const WindowStep& s) {
     const bool carries = b_.program.direct;
     bool nowhere = b_.call.in_region == kRegionNowhere || b_.call.out_region == kRegionNowhere;
     const StepShape shape{s.num_recv, s.num_send, false, false, index_of(s)};
@@ -250,12 +266,12 @@ class Interpreter : public Messages<Env, Ops> {
     if (!arrived) return false;
     Base::post(
         shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, Base::fingerprint(s.fingerprint)); });
-    if (carries && b_.call.fallback != nullptr && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
+    if (carries && b_.call.fallback != 0 && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
     return true;
   }
 
   // One loop's window of the instruction's chunk.
-  RONDO_HOST_DEVICE_INLINE Operands operands_of(const DeviceStep& s) const {
+  RONDO_HOST_DEVICE_INLINE Operands operands_of(const WindowStep& s) const {
     const uint64_t loop_elems = b_.program.loop_elems, skip = standing_.loop * loop_elems;
     Operands o{};
     if (skip >= s.num_elems) return o;
@@ -280,7 +296,7 @@ class Interpreter : public Messages<Env, Ops> {
                                                                              : p.wire_type);
   }
 
-  RONDO_HOST_DEVICE_INLINE bool chunk(const DeviceStep& s) {
+  RONDO_HOST_DEVICE_INLINE bool chunk(const WindowStep& s) {
     Operands o = operands_of(s);
     if (o.src == o.dst && s.num_recv == 0 && o.copies) o.dst = nullptr;  // in place
     const StepShape shape{s.num_recv, s.num_send, o.src != nullptr, o.dst != nullptr, index_of(s)};
@@ -288,7 +304,7 @@ class Interpreter : public Messages<Env, Ops> {
   }
 
   // Reads and writes the peers' own buffers, whose addresses came with their entry credits.
-  RONDO_HOST_DEVICE_INLINE bool direct(const DeviceStep& s) {
+  RONDO_HOST_DEVICE_INLINE bool direct(const WindowStep& s) {
     Operands o = operands_of(s);
     if (o.num_elems == 0) {
       if (env_.thread() == 0) b_.moved = false;

@@ -22,15 +22,16 @@ class Lowering {
   Lowering(const Program& program, const DeviceShape& shape, PortIndex& ports)
       : p_(program), shape_(shape), ports_(ports) {}
 
-  Expected<std::vector<std::byte>> run() {
+  Expected<Lowered> run() {
     if (p_.lanes.size() > DeviceProgram::kMaxLanes)
       return Status(StatusCode::kUnsupported,
                     fmt::format("{} lanes: a device runs at most {}", p_.lanes.size(), DeviceProgram::kMaxLanes));
     RONDO_CHECK(shape_.num_channels >= 1);
     fill_header();
+    fill_counts();
     for (size_t lane = 0; lane < p_.lanes.size(); ++lane) RONDO_TRY(add_lane(lane));
     h_.entry_steps = entry_steps(p_);
-    return flatten();
+    return Lowered{flatten(), c_};
   }
 
  private:
@@ -40,7 +41,6 @@ class Lowering {
 
   void fill_header() {
     h_.num_lanes = static_cast<uint32_t>(p_.lanes.size());
-    h_.num_channels = shape_.num_channels;
     h_.rank = static_cast<uint32_t>(p_.rank);
     h_.protocol = p_.protocol == Protocol::kInline ? shape_.short_messages : DeviceProtocol::kSimple;
     h_.row = p_.operation.row;
@@ -52,22 +52,32 @@ class Lowering {
     h_.premul = p_.premul;
     h_.direct = p_.direct;
     h_.divide_by = p_.divide_by;
-    h_.scratch_bytes = p_.scratch_bytes;
+    h_.scratch_like = p_.scratch_like_in ? Buffer::kIn : Buffer::kOut;
     h_.pushes = p_.pushes ? 1 : 0;
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
       h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
+  }
+
+  void fill_counts() {
+    for (int b = 0; b < 2; ++b) {
+      c_.base_elems[b] = p_.chunks[b].base_elems;
+      c_.longer[b] = static_cast<uint32_t>(p_.chunks[b].longer);
+    }
+    c_.num_channels = shape_.num_channels;
+    c_.fingerprint = p_.fingerprint;
+    c_.pairwise = p_.pairwise ? 1 : 0;
     uint64_t longest = 0;  // longest share of a chunk; the first channel has it
     for (const ProgramLane& lane : p_.lanes)
       for (const ProgramStep& s : lane)
         longest = std::max(longest, channel_extent(s.src.num_elems, shape_.num_channels, 0, p_.wire_bytes).num_elems);
     // num_loops must be equal on all ranks. If p_.num_loops is 0, no rank runs a step, credits included. A rank without
     // data still runs its credits.
-    h_.num_loops =
+    c_.num_loops =
         p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
     const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;
     if (h_.protocol == DeviceProtocol::kSimple && !p_.direct)
-      h_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * kRingMessages;
+      c_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * kRingMessages;
   }
 
   Status add_lane(size_t lane) {
@@ -135,11 +145,13 @@ class Lowering {
       h_.waits = 1;
     }
     d.src_position = s.src_position;
-    d.fingerprint = s.fingerprint;
-    d.src_first_elem = s.src.first_elem;
-    d.dst_first_elem = s.dst.first_elem;
-    d.num_elems = s.src.num_elems;
+    d.src_chunk = chunk_number(s.src_chunk);
+    d.dst_chunk = chunk_number(s.dst_chunk);
     return d;
+  }
+
+  static uint16_t chunk_number(int32_t chunk) {
+    return chunk < 0 ? DeviceStep::kNoChunk : static_cast<uint16_t>(chunk);
   }
 
   std::vector<std::byte> flatten() {
@@ -157,6 +169,7 @@ class Lowering {
   const DeviceShape& shape_;
   PortIndex& ports_;
   DeviceProgram h_{};
+  DeviceCounts c_{};
   std::vector<DeviceStep> steps_;
   std::vector<uint16_t> index_;
 };
@@ -176,7 +189,7 @@ uint8_t entry_steps(const Program& program) {
   return whole ? static_cast<uint8_t>(steps) : 0;
 }
 
-Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports) {
+Expected<Lowered> lower(const Program& program, const DeviceShape& shape, PortIndex& ports) {
   return Lowering(program, shape, ports).run();
 }
 

@@ -2,7 +2,8 @@
 //
 // Schedule, extents and fingerprints stay the same. The device's own properties change: the protocol (inline becomes LL
 // or LL128), the channels, the message length, and the ends of connections, which are indices of a channel's tables
-// instead of pointers to ports. Thread safety: pure functions, except for PortIndex.
+// instead of pointers to ports. What depends on element counts is apart from the program, in DeviceCounts. Thread
+// safety: pure functions, except for PortIndex.
 #pragma once
 
 #include <cstddef>
@@ -43,15 +44,20 @@ class PortIndex {
   virtual Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) = 0;
 };
 
-/// Converts a program for the interpreter. Its memory must be aligned to 16 bytes. Errors: kUnsupported (more lanes, or
-/// more ends in a lane, than a block supports), errors of `ports`. O(steps + ends).
-Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports);
+struct Lowered {
+  std::vector<std::byte> program;  // a DeviceProgram. Its memory must be aligned to 16 bytes
+  DeviceCounts counts;
+};
+/// Converts a program for the interpreter. Programs that differ only in their counts give equal bytes. Errors:
+/// kUnsupported (more lanes, or more ends in a lane, than a block supports), errors of `ports`. O(steps + ends).
+Expected<Lowered> lower(const Program& program, const DeviceShape& shape, PortIndex& ports);
 
-/// A program, and its form in device memory.
+/// A program, its form in device memory, and its counts.
 struct LoweredProgram {
   std::unique_ptr<Program> program;  // nullptr: there is none
   std::shared_ptr<const DeviceProgram> on_device;
   DeviceProgram header{};  // the host's copy
+  DeviceCounts counts{};
 };
 
 /// The number of instructions of a direct program after which a rank has read all other ranks' credits. 0 if it has

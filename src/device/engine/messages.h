@@ -64,8 +64,9 @@ class Messages : public BlockCalls<Env, Ops> {
         },
         [&](uint32_t i, uint32_t end) {
           FifoWriter<Mem>& w = b_.writers[end];
-          if (!wait_until<false>(env_, standing_, -1, true,
-                                 [&] { return w.room_for(bytes, p.lap_bytes) ? Arrival::kReady : Arrival::kNotYet; }))
+          if (!wait_until<false>(env_, standing_, -1, true, [&] {
+                return w.room_for(bytes, b_.call.counts.lap_bytes) ? Arrival::kReady : Arrival::kNotYet;
+              }))
             return false;
           b_.sinks[i + (shape.has_dst ? 1 : 0)] = w.data();
           return true;

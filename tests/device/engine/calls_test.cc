@@ -98,10 +98,10 @@ TEST(Calls, UnitsSideBySide) {
   const Dtype dtypes[] = {Dtype::kFloat32};
   const Op ops[] = {Op::kSum};
   const DataTables tables(nranks, 5, dtypes, ops);
-  for (const size_t num_units : {size_t{3}, size_t{LaunchArgs::kMaxUnits + 2}}) {
+  for (const size_t num_units : {size_t{3}, LaunchArgs::kOwnBytes / sizeof(DeviceCall) / 2 + 1}) {
     std::vector<std::unique_ptr<EmulatedDevices>> comms;
     std::vector<std::unique_ptr<EmulatedCase>> calls;
-    std::vector<std::vector<std::vector<DeviceCall>>> units(nranks);
+    EmulatedUnits units(nranks);
     for (size_t u = 0; u < num_units; ++u) {
       comms.push_back(std::make_unique<EmulatedDevices>(EmulatedShape{.nranks = nranks, .max_channels = 2}));
       for (auto& of_rank : units) of_rank.emplace_back();
@@ -174,10 +174,10 @@ class AgainstHost {
     device.num_channels = channels;
     device.short_messages = protocol;
     device.message_bytes = 256;
-    std::vector<std::vector<std::vector<DeviceCall>>> units(static_cast<size_t>(nranks_));
+    EmulatedUnits units(static_cast<size_t>(nranks_));
     for (Rank r = 0; r < nranks_; ++r) {
       const auto at = static_cast<size_t>(r);
-      DeviceCall call = devices.call(devices.program(record_rank(algorithm_, r, nranks_), shape, device));
+      LaunchCall call = devices.call(devices.program(record_rank(algorithm_, r, nranks_), shape, device));
       call.in = reinterpret_cast<const std::byte*>(in_[at].data());
       call.out = reinterpret_cast<std::byte*>(device_[at].data());
       const float scale = scale_of(at);
@@ -290,7 +290,7 @@ TEST(Calls, Traces) {
   ASSERT_TRUE(call.judge());
   uint64_t expected = 0;
   for (const DeviceCall& c : call.calls())
-    expected += (c.program->lane_first[c.program->num_lanes]) * c.program->num_loops * c.program->num_channels;
+    expected += (c.program->lane_first[c.program->num_lanes]) * c.counts.num_loops * c.counts.num_channels;
   ASSERT_EQ(next, expected);
   for (uint64_t i = 0; i < next; ++i) {
     const DeviceRecord& r = records[i];

@@ -31,9 +31,9 @@ template <int kKernel>
 void run_watched(const void* args, uint32_t grid, uint32_t block_threads) {
   watched_kernels[kKernel](args, grid, block_threads);
   const auto& launch = *static_cast<const LaunchArgs*>(args);
-  for (uint32_t i = 0; i < launch.num_calls && launch.more_calls == nullptr; ++i) {
-    const DeviceCall& c = launch.calls[i];
-    if (c.fallback == nullptr) continue;
+  for (uint32_t i = 0; i < launch.num_calls; ++i) {
+    const DeviceCall& c = launch.calls()[i];
+    if (c.fallback == 0) continue;
     ++watched.chose;
     watched.nowhere += c.in_region == kRegionNowhere || c.out_region == kRegionNowhere ? 1 : 0;
     watched.fell_back += c.comm->meetings[3] != 0 ? 1 : 0;

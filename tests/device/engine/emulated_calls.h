@@ -54,15 +54,15 @@ class EmulatedCase {
       uint8_t* areas = memory_.data() + static_cast<size_t>(r) * 2 * area;
       buffers_.emplace_back(&tables, r, areas, areas + area);
       buffers_.back().begin(c);
-      const DeviceProgram* program = program_of(devices, *c.algorithm, run.protocol, r, nranks);
-      DeviceCall call = devices.call(program);
+      LaunchCall call = devices.call(program_of(devices, *c.algorithm, run.protocol, r, nranks));
       if (run.fallback != nullptr && nranks > 1) {
-        call.fallback = program_of(devices, *run.fallback, run.fallback_protocol, r, nranks);
-        call.scratch = devices.call(call.fallback).scratch;
+        const EmulatedProgram other = program_of(devices, *run.fallback, run.fallback_protocol, r, nranks);
+        call.other = {other.program, other.counts};
+        call.scratch = devices.call(other).scratch;
       }
       call.in = static_cast<const std::byte*>(buffers_.back().in());
       call.out = static_cast<std::byte*>(buffers_.back().out());
-      if (program->premul) {
+      if (call.program->premul) {
         const uint64_t scale = premul_scale(tables.spec(c.dtype, c.op), r);
         std::memcpy(call.premul, &scale, sizeof scale);
       }
@@ -71,7 +71,7 @@ class EmulatedCase {
     kernel_ = devices.kernel_name();
   }
 
-  std::vector<DeviceCall>& calls() { return calls_; }
+  std::vector<LaunchCall>& calls() { return calls_; }
   const std::string& kernel() const { return kernel_; }
   /// A rank's output; empty if it has none.
   std::span<const std::byte> out(Rank r) const {
@@ -95,8 +95,8 @@ class EmulatedCase {
   }
 
  private:
-  const DeviceProgram* program_of(EmulatedDevices& devices, const Algorithm& algorithm, DeviceProtocol protocol, Rank r,
-                                  int nranks) const {
+  EmulatedProgram program_of(EmulatedDevices& devices, const Algorithm& algorithm, DeviceProtocol protocol, Rank r,
+                             int nranks) const {
     const Case& c = case_;
     ProgramShape shape;
     shape.operation = {c.collective,
@@ -122,13 +122,13 @@ class EmulatedCase {
   EmulatedRun run_;
   std::vector<uint8_t> memory_;
   std::vector<CallBuffers> buffers_;
-  std::vector<DeviceCall> calls_;
+  std::vector<LaunchCall> calls_;
   std::string kernel_;
 };
 
 /// One unit for every rank with these cases, one call after the other.
-inline std::vector<std::vector<std::vector<DeviceCall>>> one_unit(const std::vector<EmulatedCase*>& cases) {
-  std::vector<std::vector<std::vector<DeviceCall>>> units(cases[0]->calls().size());
+inline EmulatedUnits one_unit(const std::vector<EmulatedCase*>& cases) {
+  EmulatedUnits units(cases[0]->calls().size());
   for (size_t r = 0; r < units.size(); ++r) {
     units[r].emplace_back();
     for (EmulatedCase* c : cases) units[r][0].push_back(c->calls()[r]);

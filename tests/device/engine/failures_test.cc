@@ -18,7 +18,7 @@ void set_deadline(EmulatedCase& c, uint64_t ns) {
   for (DeviceCall& call : c.calls()) call.deadline_ns = ns;
 }
 // Only rank 0's calls.
-std::vector<std::vector<std::vector<DeviceCall>>> rank_0_only(EmulatedCase& c) {
+EmulatedUnits rank_0_only(EmulatedCase& c) {
   auto units = one_unit({&c});
   for (size_t r = 1; r < units.size(); ++r) units[r].clear();
   return units;

@@ -53,7 +53,7 @@ void expect_choice(const Records& seen, uint16_t call, EmulatedCase& c, bool fal
   SCOPED_TRACE(c.text());
   uint64_t channels = 0;  // of all ranks with work
   for (const DeviceCall& of_rank : c.calls())
-    if (of_rank.program->num_loops != 0) channels += of_rank.program->num_channels;
+    if (of_rank.counts.num_loops != 0) channels += of_rank.counts.num_channels;
   const Records::Steps steps = seen.of_call(call);
   ASSERT_EQ(steps.entry, 2 * channels);
   ASSERT_EQ(steps.direct != 0, channels != 0 && !falls_back);

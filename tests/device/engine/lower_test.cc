@@ -17,22 +17,25 @@ namespace {
 
 // Kernels of an older build would misread a newer program: a change here changes all images.
 TEST(DeviceLayout, IsFrozen) {
-  EXPECT_EQ(sizeof(DeviceStep), 48u);
+  EXPECT_EQ(sizeof(DeviceStep), 24u);
   EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
-  EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 24u);
-  EXPECT_EQ(sizeof(DeviceProgram), 160u);
+  EXPECT_EQ(offsetof(DeviceStep, src_chunk), 20u);
+  EXPECT_EQ(sizeof(DeviceProgram), 128u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_first), 16u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_ends), 52u);
   EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 120u);
+  EXPECT_EQ(sizeof(DeviceCounts), 48u);
   EXPECT_EQ(sizeof(DeviceWriteEnd), 192u);
   EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
-  EXPECT_EQ(sizeof(DeviceCall), 96u);
+  EXPECT_EQ(sizeof(DeviceCall), 144u);
+  EXPECT_EQ(sizeof(DeviceFallback), 56u);
   EXPECT_EQ(sizeof(PeerCredit), 24u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
   EXPECT_EQ(sizeof(DeviceRecord), 64u);
   EXPECT_EQ(sizeof(LaneProgress), 64u);
   EXPECT_EQ(sizeof(DeviceControl), 64u);
-  EXPECT_LE(sizeof(LaunchArgs), 4096u);
+  EXPECT_EQ(offsetof(LaunchArgs, own_tables), 48u);
+  EXPECT_EQ(sizeof(LaunchArgs), 4096u);
 }
 
 TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
@@ -85,21 +88,52 @@ struct World {
   PortTable ports;
 };
 
+uint64_t elems_of(const DeviceStep& s, const DeviceProgram& p, const DeviceCounts& counts) {
+  const bool has_dst = s.dst_chunk != DeviceStep::kNoChunk;
+  Buffer buffer = static_cast<Buffer>(has_dst ? s.dst_buffer : s.src_buffer);
+  if (buffer == Buffer::kScratch) buffer = p.scratch_like;
+  const auto like = static_cast<size_t>(buffer);
+  return EqualChunks{counts.base_elems[like], counts.longer[like]}.chunk(has_dst ? s.dst_chunk : s.src_chunk).num_elems;
+}
+
+// A new count needs no new program: everything that depends on counts and channels travels with the call.
+TEST(Lower, CountsAndChannelsChangeNoProgram) {
+  for (const int nranks : {1, 2, 3, 8}) {
+    World w(nranks);
+    for (const Algorithm& a : all_algorithms())
+      for (const Protocol protocol : {Protocol::kSimple, Protocol::kInline}) {
+        if (a.direct && protocol == Protocol::kInline) continue;
+        std::vector<std::byte> first;
+        for (const uint64_t count : {0, 1, 7, 1009, 100'003}) {
+          const auto program = w.compiled(a.collective, std::string(a.name).c_str(), count, protocol, nranks);
+          Counting ports;
+          const auto lowered =
+              lower(*program, {.num_channels = 1 + static_cast<uint32_t>(count % 3), .message_bytes = 4096}, ports);
+          ASSERT_TRUE(lowered.ok());
+          if (first.empty()) first = lowered->program;
+          ASSERT_TRUE(lowered->program == first) << a.name << ", " << nranks << " ranks, " << count;
+          EXPECT_EQ(lowered->counts.fingerprint, program->fingerprint);
+        }
+      }
+  }
+}
+
 TEST(Lower, KeepsStepsAndListsEachLanesEnds) {
   World w(4);
   const auto program = w.compiled(Collective::kAllReduce, "ring", 1000, Protocol::kInline, 4);
   Counting ports;
-  const auto bytes = lower(*program, {.num_channels = 2, .message_bytes = 64}, ports);
-  ASSERT_TRUE(bytes.ok());
-  std::vector<DeviceProgram> aligned(bytes->size() / sizeof(DeviceProgram) + 1);
-  std::memcpy(aligned.data(), bytes->data(), bytes->size());
+  const auto lowered = lower(*program, {.num_channels = 2, .message_bytes = 64}, ports);
+  ASSERT_TRUE(lowered.ok());
+  const std::vector<std::byte>& bytes = lowered->program;
+  std::vector<DeviceProgram> aligned(bytes.size() / sizeof(DeviceProgram) + 1);
+  std::memcpy(static_cast<void*>(aligned.data()), bytes.data(), bytes.size());
   const DeviceProgram& p = aligned[0];
-  EXPECT_EQ(p.total_bytes, bytes->size());
+  EXPECT_EQ(p.total_bytes, bytes.size());
   EXPECT_EQ(p.protocol, DeviceProtocol::kLl);
   EXPECT_EQ(p.num_lanes, 3u);
   EXPECT_EQ(p.divide_by, 4u);
   EXPECT_EQ(p.loop_elems, 32u);
-  EXPECT_EQ(p.num_loops, 8u);  // chunks of 250, in channels of 250 and none: 512 bytes are 256 elements
+  EXPECT_EQ(lowered->counts.num_loops, 8u);  // chunks of 250, in channels of 250 and none: 512 bytes are 256 elements
   for (const ConnectionForm form : ports.forms) EXPECT_EQ(form, ConnectionForm::kWords);
   for (uint32_t lane = 0; lane < p.num_lanes; ++lane) {
     ASSERT_EQ(p.lane_first[lane + 1] - p.lane_first[lane], program->lanes[lane].size());
@@ -108,7 +142,7 @@ TEST(Lower, KeepsStepsAndListsEachLanesEnds) {
       const DeviceStep& d = p.steps()[p.lane_first[lane] + i];
       const ProgramStep& s = program->lanes[lane][i];
       EXPECT_EQ(d.verb, s.verb);
-      EXPECT_EQ(d.num_elems, s.src.num_elems);
+      EXPECT_EQ(elems_of(d, p, lowered->counts), s.src.num_elems);
       ASSERT_EQ(d.num_recv, s.recv.size());
       for (size_t k = 0; k < s.recv.size(); ++k) {
         const uint16_t place = p.index()[d.first_index + k];
@@ -150,10 +184,10 @@ TEST(Lower, RefusesWhatABlockCannotHold) {
   World w(nranks);
   const auto program = w.compiled(Collective::kAllToAll, "one_shot", 10, Protocol::kInline, nranks);
   Counting ports;
-  const auto bytes = lower(*program, {}, ports);
-  ASSERT_FALSE(bytes.ok());
-  EXPECT_EQ(bytes.status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(bytes.status().message().find("69"), std::string_view::npos) << bytes.status().to_string();
+  const auto lowered = lower(*program, {}, ports);
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_EQ(lowered.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(lowered.status().message().find("69"), std::string_view::npos) << lowered.status().to_string();
 }
 
 TEST(Lower, NamesKernels) {
