@@ -209,8 +209,8 @@ Status DeviceEngine::submit(std::span<Call> calls) {
     if (!failed.ok()) failed = at->engine->not_started(at->call->shape, failed);
   }
   if (failed.ok()) {
-    std::erase_if(items, [](const Item& item) {  // nothing to move, on any rank
-      const bool empty = item.plan->main.program->num_loops == 0;
+    std::erase_if(items, [](const Item& item) {  // nothing to move, on any rank; of all_to_all_v only on this rank
+      const bool empty = item.plan->main.program->num_loops == 0 && !item.plan->main.program->pairwise;
       if (empty) item.end({});
       return empty;
     });
