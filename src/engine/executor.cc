@@ -31,6 +31,11 @@ void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::by
   }
 }
 
+// Bytes of an element of the step's receives and sends.
+uint64_t peer_elem_bytes(const Program& p, const ProgramStep& s) {
+  return s.is(kFlagDirect) ? p.elem_bytes[static_cast<int>(s.src_buffer)] : p.wire_bytes;
+}
+
 // Returns true if a message may still be stored in some of these bytes.
 bool may_be_written(const Program& p, const std::byte* at, uint64_t bytes) {
   return std::any_of(p.reads.begin(), p.reads.end(), [&](const auto& read) {
@@ -293,7 +298,8 @@ bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
   }
   const std::byte* src = own_source(op, s, w.skip);
   std::byte* dst = own_sink(op, s, w.skip);
-  if (dst != nullptr && !may_overwrite(dst, w.num_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)])) [[unlikely]]
+  if (!ports_.open_sends().empty() && dst != nullptr &&
+      !may_overwrite(dst, w.num_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)])) [[unlikely]]
     return blocked(WaitReason::kRoom);
   if (!find_messages(op, s, w.ring_bytes)) [[unlikely]]
     return false;
@@ -315,8 +321,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, const Window& w) {
 // Returns false if a peer or the transport still reads some of these bytes.
 bool Executor::may_overwrite(const std::byte* at, uint64_t bytes) {
   OpenSends& sends = ports_.open_sends();
-  if (sends.empty() || !sends.any(OpenSends::in(at, bytes))) [[likely]]
-    return true;
+  if (!sends.any(OpenSends::in(at, bytes))) return true;
   sends.reclaim(OpenSends::in(at, bytes));  // its readers may wait for the result of this step
   return !sends.any(OpenSends::in(at, bytes));
 }
@@ -350,15 +355,17 @@ bool Executor::wait_for_ring(const ReadPort& r) {
 // it cannot be read.
 bool Executor::combine(Operation& op, const ProgramStep& s, uint64_t num_elems, const std::byte* src, std::byte* dst) {
   constexpr uint64_t kCacheBytes = 256 * 1024;  // for the blocks of all peers, so that they stay in a core's L2
+  const auto is_pulled = [](const Source& r) { return r.at == nullptr; };
+  const auto num_pulls = static_cast<uint64_t>(std::count_if(received_.begin(), received_.end(), is_pulled));
+  if (num_pulls == 0) [[likely]] {
+    combine_part(op, s, {src, dst, 0, num_elems}, [this](size_t i) { return received_[i].at; });
+    return true;
+  }
   const Program& p = *op.program;
-  const uint64_t src_bytes = p.elem_bytes[static_cast<int>(s.src_buffer)],
-                 dst_bytes = p.elem_bytes[static_cast<int>(s.dst_buffer)],
-                 peer_bytes = s.is(kFlagDirect) ? src_bytes : p.wire_bytes;
-  const auto num_pulls = static_cast<uint64_t>(
-      std::count_if(received_.begin(), received_.end(), [](const Source& r) { return r.at == nullptr; }));
-  const bool straight = num_pulls != 0 && s.copies && dst != nullptr;
+  const uint64_t peer_bytes = peer_elem_bytes(p, s);
+  const bool straight = s.copies && dst != nullptr;
   uint64_t part_elems = num_elems, block_bytes = 0;
-  if (num_pulls != 0 && !straight) {
+  if (!straight) {
     const uint64_t share = kCacheBytes / num_pulls / (s.is(kFlagDirect) ? 1 : 2);
     block_bytes = std::max(share / sizeof(Page), uint64_t{4}) * sizeof(Page);
     part_elems = std::min(num_elems, block_bytes / peer_bytes);
@@ -369,18 +376,29 @@ bool Executor::combine(Operation& op, const ProgramStep& s, uint64_t num_elems, 
     auto block = [&](size_t i) { return straight ? dst : pulled_[i * block_bytes / sizeof(Page)].bytes; };
     for (size_t i = 0; i < received_.size(); ++i) {
       Source& from = received_[i];
-      if (from.at == nullptr && !pull(op, from, first * peer_bytes, n * peer_bytes, block(i))) return false;
+      if (is_pulled(from) && !pull(op, from, first * peer_bytes, n * peer_bytes, block(i))) return false;
     }
-    const uint32_t num_src = gather(s, src != nullptr ? src + first * src_bytes : nullptr, [&](size_t i) {
-      return received_[i].at != nullptr ? received_[i].at + first * peer_bytes : block(i);
+    combine_part(op, s, {src, dst, first, n}, [&](size_t i) -> const std::byte* {
+      return is_pulled(received_[i]) ? block(i) : received_[i].at + first * peer_bytes;
     });
-    uint32_t num_dst = 0;
-    const bool has_dst = dst != nullptr && !(s.copies && sources_[0] == dst + first * dst_bytes);
-    if (has_dst) sinks_[num_dst++] = dst + first * dst_bytes;
-    for (std::byte* to : into_) sinks_[num_dst++] = to + first * peer_bytes;
-    run_kernel(op, s, num_src, num_dst, n, has_dst);
   }
   return true;
+}
+
+// Combines some elements of all operands. received(i): those of operand i.
+template <class Received>
+void Executor::combine_part(const Operation& op, const ProgramStep& s, const Part& part, Received received) {
+  const Program& p = *op.program;
+  const std::byte* const src =
+      part.src != nullptr ? part.src + part.first_elem * p.elem_bytes[static_cast<int>(s.src_buffer)] : nullptr;
+  std::byte* const dst =
+      part.dst != nullptr ? part.dst + part.first_elem * p.elem_bytes[static_cast<int>(s.dst_buffer)] : nullptr;
+  const uint32_t num_src = gather(s, src, received);
+  uint32_t num_dst = 0;
+  const bool has_dst = dst != nullptr && !(s.copies && sources_[0] == dst);
+  if (has_dst) sinks_[num_dst++] = dst;
+  for (std::byte* to : into_) sinks_[num_dst++] = to + part.first_elem * peer_elem_bytes(p, s);
+  run_kernel(op, s, num_src, num_dst, part.num_elems, has_dst);
 }
 
 // Pulls a part of a source. If its writer has copied the message into the ring meanwhile, the source is there. Returns

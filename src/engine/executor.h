@@ -122,6 +122,12 @@ class Executor {
     const ReadPort* message = nullptr;  // its line has the address until the writer copies the data into the ring
     uint32_t message_bytes = 0;
   };
+  /// Elements of a step's own operands.
+  struct Part {
+    const std::byte* src;  // of the whole step; nullptr: none
+    std::byte* dst;
+    uint64_t first_elem, num_elems;
+  };
   bool step_lane(Operation& op, uint32_t lane);
   bool step_traced(Operation& op, uint32_t lane);
   bool blocked(WaitReason reason) {
@@ -139,6 +145,8 @@ class Executor {
   bool may_overwrite(const std::byte* at, uint64_t bytes);
   bool find_messages(Operation& op, const ProgramStep& s, uint32_t bytes);
   bool combine(Operation& op, const ProgramStep& s, uint64_t num_elems, const std::byte* src, std::byte* dst);
+  template <class Received>
+  void combine_part(const Operation& op, const ProgramStep& s, const Part& part, Received received);
   bool pull(Operation& op, Source& from, uint64_t first_byte, uint64_t bytes, std::byte* to);
   bool wait_for_ring(const ReadPort& r);
   template <class Received>
