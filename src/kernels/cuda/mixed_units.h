@@ -29,6 +29,7 @@ RONDO_HOST_DEVICE_INLINE void with_element(Dtype t, F f) {
 template <Op kOp>
 struct MixedOps {
   static constexpr bool kMixed = true;
+  static constexpr uint32_t kLinesInFlight = 1;
   struct Unit {
     float a[8];  // the unit's elements come first
   };
@@ -87,7 +88,7 @@ struct MixedOps {
       std::byte* p = step.dst[d] + first * E::kBytes;
       RONDO_UNROLL
       for (int i = 0; i < 8; ++i)
-        if (static_cast<uint32_t>(i) < n) store_aligned(p + i * E::kBytes, E::narrow(r.a[i]));
+        if (static_cast<uint32_t>(i) < n) store_data(p + i * E::kBytes, E::narrow(r.a[i]));
     });
   }
   /// The scale in fp32, from one element of the input type.
@@ -103,7 +104,7 @@ struct MixedOps {
       const std::byte* p = from + first * E::kBytes;
       RONDO_UNROLL
       for (int i = 0; i < 8; ++i)
-        if (static_cast<uint32_t>(i) < n) u.a[i] = E::widen(load_aligned<Unsigned<E::kBytes>>(p + i * E::kBytes));
+        if (static_cast<uint32_t>(i) < n) u.a[i] = E::widen(load_data<Unsigned<E::kBytes>>(p + i * E::kBytes));
     });
     return u;
   }

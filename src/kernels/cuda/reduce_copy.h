@@ -1,7 +1,7 @@
 // One thread's part of a reduction or copy of plain memory by many threads.
 //
 //     |  head  |   vectors of 16 bytes, kUnroll of them in flight in each thread   |  tail  |
-//      units                                                                       units
+//      units     512 threads: 64 KiB for 2 sources and for copies, else 32 KiB       units
 //
 // Vectors are used if all pointers have the same offset modulo 16 bytes. Units (units.h) handle the ends, and
 // everything if the offsets differ. Neighbouring threads take neighbouring vectors. All loads of a vector precede its
@@ -47,58 +47,48 @@ RONDO_HOST_DEVICE_INLINE uint64_t bytes_to_alignment(const ReduceStep& step, uin
   return (differ & (align - 1)) != 0 ? none : (0 - place) & (align - 1);
 }
 
-// kUnroll vectors, `stride` bytes apart. kSrc, kDst: number of sources and sinks; 0: any number, from the step's
-// tables.
-template <class Ops, int kSrc, int kDst, int kUnroll>
+// kUnroll vectors from `at` on, `stride` bytes apart; kPartial: only those before `end`. kSrc, kDst: number of sources and
+// sinks; 0: any number, from the step's tables.
+template <class Ops, int kSrc, int kDst, int kUnroll, bool kPartial>
 RONDO_HOST_DEVICE_INLINE void reduce_vectors(const ReduceStep& step,
                                              const std::byte* const (&src)[kSrc == 0 ? 1 : kSrc],
                                              std::byte* const (&dst)[kDst == 0 ? 1 : kDst], uint64_t at,
-                                             uint64_t stride) {
+                                             uint64_t stride, uint64_t end) {
   using Vector = Words<4>;
   Accumulators<typename Ops::E, 4> acc[kUnroll];
   const uint32_t num_src = kSrc != 0 ? kSrc : step.num_src, num_dst = kDst != 0 ? kDst : step.num_dst;
-  if constexpr (kSrc == 2) {  // both loads before the first addition
-    Vector x[kUnroll], y[kUnroll];
+  const auto load = [&](const std::byte* p, Vector(&x)[kUnroll]) {
     RONDO_UNROLL
-    for (int u = 0; u < kUnroll; ++u) x[u] = load_aligned<Vector>(src[0] + at + u * stride);
+    for (int u = 0; u < kUnroll; ++u)
+      x[u] = !kPartial || at + u * stride < end ? load_data<Vector>(p + at + u * stride) : Vector{};
+  };
+  const auto store = [&](std::byte* p, const Vector(&x)[kUnroll]) {
     RONDO_UNROLL
-    for (int u = 0; u < kUnroll; ++u) y[u] = load_aligned<Vector>(src[1] + at + u * stride);
+    for (int u = 0; u < kUnroll; ++u)
+      if (!kPartial || at + u * stride < end) store_data(p + at + u * stride, x[u]);
+  };
+  Vector x[kUnroll], y[kUnroll];
+  load(kSrc == 0 ? step.src[0] : src[0], x);
+  if constexpr (kSrc == 2) load(src[1], y);  // before the first addition
+  RONDO_UNROLL
+  for (int u = 0; u < kUnroll; ++u) acc[u] = Ops::widen(x[u]);
+  RONDO_NO_UNROLL
+  for (uint32_t s = 1; s < num_src; ++s) {
+    if constexpr (kSrc != 2) load(step.src[s], y);
     RONDO_UNROLL
-    for (int u = 0; u < kUnroll; ++u) {
-      acc[u] = Ops::widen(x[u]);
-      Ops::join(acc[u], Ops::widen(y[u]));
-    }
-  } else {
-    RONDO_UNROLL
-    for (int u = 0; u < kUnroll; ++u) acc[u] = Ops::widen(load_aligned<Vector>(step.src[0] + at + u * stride));
-    RONDO_NO_UNROLL
-    for (uint32_t s = 1; s < num_src; ++s) {
-      const std::byte* p = step.src[s] + at;
-      Vector x[kUnroll];
-      RONDO_UNROLL
-      for (int u = 0; u < kUnroll; ++u) x[u] = load_aligned<Vector>(p + u * stride);
-      RONDO_UNROLL
-      for (int u = 0; u < kUnroll; ++u) Ops::join(acc[u], Ops::widen(x[u]));
-    }
+    for (int u = 0; u < kUnroll; ++u) Ops::join(acc[u], Ops::widen(y[u]));
   }
-  Vector out[kUnroll];
   RONDO_UNROLL
   for (int u = 0; u < kUnroll; ++u) {
     Ops::finish(step, acc[u]);
-    out[u] = Ops::narrow(acc[u]);
+    x[u] = Ops::narrow(acc[u]);
   }
   if constexpr (kDst != 0) {
     RONDO_UNROLL
-    for (int d = 0; d < kDst; ++d) {
-      RONDO_UNROLL
-      for (int u = 0; u < kUnroll; ++u) store_aligned(dst[d] + at + u * stride, out[u]);
-    }
+    for (int d = 0; d < kDst; ++d) store(dst[d], x);
   } else {
     RONDO_NO_UNROLL
-    for (uint32_t d = 0; d < num_dst; ++d) {
-      RONDO_UNROLL
-      for (int u = 0; u < kUnroll; ++u) store_aligned(step.dst[d] + at + u * stride, out[u]);
-    }
+    for (uint32_t d = 0; d < num_dst; ++d) store(step.dst[d], x);
   }
 }
 
@@ -113,13 +103,10 @@ RONDO_HOST_DEVICE_INLINE void vector_pass(const ReduceStep& step, uint64_t first
   for (int d = 0; d < (kDst == 0 ? 1 : kDst); ++d) dst[d] = step.dst[d];
   const uint64_t stride = uint64_t{threads.count} * 16;
   uint64_t at = first_byte + uint64_t{threads.index} * 16;
-  if constexpr (kUnroll > 1) {
-    RONDO_NO_UNROLL
-    for (; at + (kUnroll - 1) * stride < end_byte; at += kUnroll * stride)
-      reduce_vectors<Ops, kSrc, kDst, kUnroll>(step, src, dst, at, stride);
-  }
   RONDO_NO_UNROLL
-  for (; at < end_byte; at += stride) reduce_vectors<Ops, kSrc, kDst, 1>(step, src, dst, at, stride);
+  for (; at + (kUnroll - 1) * stride < end_byte; at += kUnroll * stride)
+    reduce_vectors<Ops, kSrc, kDst, kUnroll, false>(step, src, dst, at, stride, end_byte);
+  if (at < end_byte) reduce_vectors<Ops, kSrc, kDst, kUnroll, true>(step, src, dst, at, stride, end_byte);
 }
 
 /// A copy of bytes: vectors of T if the pointers' alignments match.
@@ -129,30 +116,31 @@ RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, 
   std::byte* const dst0 = step.dst[0];
   std::byte* const dst1 = kDst == 2 ? step.dst[1] : nullptr;
   const uint64_t stride = uint64_t{threads.count} * sizeof(T);
-  auto some = [&](uint64_t at, auto unroll) {
-    constexpr int kN = decltype(unroll)::value;
-    T x[kN];
+  // kUnroll vectors from `at` on; kPartial: only those before `end`.
+  auto some = [&](uint64_t at, auto partial) {
+    constexpr bool kPartial = decltype(partial)::value;
+    T x[kUnroll];
     RONDO_UNROLL
-    for (int u = 0; u < kN; ++u) x[u] = load_aligned<T>(src + at + u * stride);
-    RONDO_UNROLL
-    for (int u = 0; u < kN; ++u) store_aligned(dst0 + at + u * stride, x[u]);
-    if constexpr (kDst == 2) {
+    for (int u = 0; u < kUnroll; ++u)
+      x[u] = !kPartial || at + u * stride < end ? load_data<T>(src + at + u * stride) : T{};
+    const auto store = [&](std::byte* p) {
       RONDO_UNROLL
-      for (int u = 0; u < kN; ++u) store_aligned(dst1 + at + u * stride, x[u]);
+      for (int u = 0; u < kUnroll; ++u)
+        if (!kPartial || at + u * stride < end) store_data(p + at + u * stride, x[u]);
+    };
+    store(dst0);
+    if constexpr (kDst == 2) {
+      store(dst1);
     } else if constexpr (kDst == 0) {
       RONDO_NO_UNROLL
-      for (uint32_t d = 1; d < step.num_dst; ++d) {
-        std::byte* q = step.dst[d] + at;
-        RONDO_UNROLL
-        for (int u = 0; u < kN; ++u) store_aligned(q + u * stride, x[u]);
-      }
+      for (uint32_t d = 1; d < step.num_dst; ++d) store(step.dst[d]);
     }
   };
   uint64_t at = first + uint64_t{threads.index} * sizeof(T);
   RONDO_NO_UNROLL
-  for (; at + (kUnroll - 1) * stride < end; at += kUnroll * stride) some(at, std::integral_constant<int, kUnroll>{});
-  RONDO_NO_UNROLL
-  for (; at < end; at += stride) some(at, std::integral_constant<int, 1>{});
+  for (; at + (kUnroll - 1) * stride < end; at += kUnroll * stride) some(at, std::false_type{});
+  if constexpr (kUnroll > 1)
+    if (at < end) some(at, std::true_type{});
 }
 
 /// Copies step.num_elems bytes of source 0 to all sinks.
@@ -163,9 +151,9 @@ RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads
   uint64_t first = bytes_to_alignment(step, 16, bytes), end = first;
   if (first < bytes) {
     end = first + ((bytes - first) & ~uint64_t{15});
-    if (num_dst == 1) copy_pass<Words<4>, 1, 4>(step, first, end, threads);
-    else if (num_dst == 2) copy_pass<Words<4>, 2, 4>(step, first, end, threads);
-    else copy_pass<Words<4>, 0, 4>(step, first, end, threads);
+    if (num_dst == 1) copy_pass<Words<4>, 1, 8>(step, first, end, threads);
+    else if (num_dst == 2) copy_pass<Words<4>, 2, 8>(step, first, end, threads);
+    else copy_pass<Words<4>, 0, 8>(step, first, end, threads);
   } else {
     first = bytes_to_alignment(step, 4, bytes);
     if (first > bytes) first = bytes;

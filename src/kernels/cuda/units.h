@@ -4,6 +4,7 @@
 //
 // An Ops class implements one family of kernels:
 //   Unit                                 accumulators of one unit
+//   kLinesInFlight                       lines of LL and LL128 that a thread loads at once, as its registers permit
 //   unit_elems(step)                     elements in a unit
 //   load(step, s, first, n)              n elements of source s from `first` on; scaled and converted as in `step`
 //   from_wire(step, words)               8 received bytes
@@ -50,6 +51,7 @@ struct UniformOps {
   static constexpr bool kMixed = false;
   static constexpr int kBytes = E::kBytes;
   static constexpr bool kIsFp8 = kBytes == 1 && std::is_same_v<Acc, float>;
+  static constexpr uint32_t kLinesInFlight = kBytes == 1 ? 1 : 2;
 
   template <int kWords>
   static RONDO_HOST_DEVICE_INLINE Accumulators<E, kWords> widen(const Words<kWords>& v) {
@@ -109,7 +111,7 @@ struct UniformOps {
 
   /// The scale in the accumulator type, from one element of the type itself.
   static RONDO_HOST_DEVICE_INLINE uint64_t scale_from_element(const std::byte* p, Dtype) {
-    return std::bit_cast<Unsigned<sizeof(Acc)>>(E::widen(load_aligned<Unsigned<kBytes>>(p)));
+    return std::bit_cast<Unsigned<sizeof(Acc)>>(E::widen(load_data<Unsigned<kBytes>>(p)));
   }
 
  private:
@@ -122,12 +124,12 @@ struct UniformOps {
 struct BytesOps {
   using Unit = Words<2>;
   static constexpr bool kMixed = false;
+  static constexpr uint32_t kLinesInFlight = 4;
 
   static RONDO_HOST_DEVICE_INLINE uint32_t unit_elems(const ReduceStep&) { return 8; }
   static RONDO_HOST_DEVICE_INLINE Unit load(const ReduceStep& step, uint32_t s, uint64_t first, uint32_t n) {
     const std::byte* p = step.src[s] + first;
-    if (n == 8 && !is_aligned(p, 8) && is_aligned(p, 4))
-      return {{load_aligned<uint32_t>(p), load_aligned<uint32_t>(p + 4)}};
+    if (n == 8 && !is_aligned(p, 8) && is_aligned(p, 4)) return {{load_data<uint32_t>(p), load_data<uint32_t>(p + 4)}};
     return load_elements<1>(p, n);
   }
   static RONDO_HOST_DEVICE_INLINE Unit from_wire(const ReduceStep&, const Words<2>& v) { return v; }
@@ -138,8 +140,8 @@ struct BytesOps {
                                              const Unit& u) {
     std::byte* p = step.dst[d] + first;
     if (n == 8 && !is_aligned(p, 8) && is_aligned(p, 4)) {
-      store_aligned(p, u.w[0]);
-      store_aligned(p + 4, u.w[1]);
+      store_data(p, u.w[0]);
+      store_data(p + 4, u.w[1]);
       return;
     }
     store_elements<1>(p, u, n);

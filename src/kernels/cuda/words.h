@@ -43,6 +43,22 @@ RONDO_HOST_DEVICE_INLINE void store_aligned(std::byte* p, const T& value) {
 #endif
 }
 
+/// The same for data of ranks, which is in global memory. The compiler does not know that of pointers from a table.
+template <class T>
+RONDO_HOST_DEVICE_INLINE T load_data(const std::byte* p) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(p));
+#endif
+  return load_aligned<T>(p);
+}
+template <class T>
+RONDO_HOST_DEVICE_INLINE void store_data(std::byte* p, const T& value) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(p));
+#endif
+  store_aligned(p, value);
+}
+
 RONDO_HOST_DEVICE_INLINE uint64_t to_u64(const Words<2>& v) { return v.w[0] | static_cast<uint64_t>(v.w[1]) << 32; }
 RONDO_HOST_DEVICE_INLINE Words<2> to_words(uint64_t v) {
   return {{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}};
@@ -79,20 +95,20 @@ RONDO_HOST_DEVICE_INLINE void put_element(Words<kWords>& v, int i, Unsigned<kByt
 template <int kBytes>
 RONDO_HOST_DEVICE_INLINE Words<2> load_elements(const std::byte* p, uint32_t n) {
   constexpr int kElems = 8 / kBytes;
-  if (n >= kElems && is_aligned(p, 8)) return load_aligned<Words<2>>(p);
+  if (n >= kElems && is_aligned(p, 8)) return load_data<Words<2>>(p);
   Words<2> v{};
   RONDO_UNROLL
   for (int i = 0; i < kElems; ++i)
-    if (static_cast<uint32_t>(i) < n) put_element<kBytes>(v, i, load_aligned<Unsigned<kBytes>>(p + i * kBytes));
+    if (static_cast<uint32_t>(i) < n) put_element<kBytes>(v, i, load_data<Unsigned<kBytes>>(p + i * kBytes));
   return v;
 }
 template <int kBytes>
 RONDO_HOST_DEVICE_INLINE void store_elements(std::byte* p, const Words<2>& v, uint32_t n) {
   constexpr int kElems = 8 / kBytes;
-  if (n >= kElems && is_aligned(p, 8)) return store_aligned(p, v);
+  if (n >= kElems && is_aligned(p, 8)) return store_data(p, v);
   RONDO_UNROLL
   for (int i = 0; i < kElems; ++i)
-    if (static_cast<uint32_t>(i) < n) store_aligned(p + i * kBytes, get_element<kBytes>(v, i));
+    if (static_cast<uint32_t>(i) < n) store_data(p + i * kBytes, get_element<kBytes>(v, i));
 }
 
 }  // namespace rondo::device_kernels
