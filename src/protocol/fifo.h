@@ -100,6 +100,12 @@ constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
 }
 constexpr bool same_step(uint64_t flag, uint64_t step) { return (flag & kStepMask) == ((step + 1) & kStepMask); }
 
+/// The store that makes a message visible, or returns steps to the writer.
+struct FifoPost {
+  uint64_t* word;
+  uint64_t value;
+};
+
 template <class Mem>
 class FifoWriter {
  public:
@@ -132,11 +138,19 @@ class FifoWriter {
   /// Makes the message at data() visible to the readers. If `zero_copy_at` is not 0, the data is there, and not at
   /// data().
   RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t zero_copy_at = 0) {
-    *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
-    starts_[step_ % kMaxDataLines] = offset_;
-    const uint32_t next = offset_ + place_bytes(bytes);
-    offset_ = next < free_end_ ? next : free_end_;
+    put_place(bytes, zero_copy_at);
     post(1, fingerprint);
+  }
+  /// As post(1) and post_data, but the caller does the store, after it has written the message. Advances to the next
+  /// step, so call data() and line() before.
+  RONDO_HOST_DEVICE FifoPost take(uint32_t fingerprint) {
+    const FifoPost p{&at(0).flag, make_flag(fingerprint, step_)};
+    ++step_;
+    return p;
+  }
+  RONDO_HOST_DEVICE FifoPost take_data(uint32_t bytes, uint32_t fingerprint) {
+    put_place(bytes, 0);
+    return take(fingerprint);
   }
   /// Skips n steps whose flags were written with the data (ll.h, ll128.h).
   RONDO_HOST_DEVICE void advance(uint32_t n) { step_ += n; }
@@ -183,6 +197,12 @@ class FifoWriter {
   static constexpr uint32_t kMessagesAhead = 2;  // distance of the prefetch in messages, for writers that run ahead
   RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
     return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
+  }
+  RONDO_HOST_DEVICE void put_place(uint32_t bytes, uint64_t zero_copy_at) {
+    *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, zero_copy_at};
+    starts_[step_ % kMaxDataLines] = offset_;
+    const uint32_t next = offset_ + place_bytes(bytes);
+    offset_ = next < free_end_ ? next : free_end_;
   }
   DataPlace* place_of(uint64_t step) const {
     return reinterpret_cast<DataPlace*>(view_.lines[step & (view_.num_lines - 1)].payload);
@@ -272,8 +292,14 @@ class FifoReader {
   }
   /// Returns n steps to the writer.
   RONDO_HOST_DEVICE void release(uint32_t n) {
+    const FifoPost p = take(n);
+    Mem::store_release(p.word, p.value);
+  }
+  /// As release, but the caller does the store, after it has read the messages. Advances, so call data() and line()
+  /// before.
+  RONDO_HOST_DEVICE FifoPost take(uint32_t n) {
     step_ += n;
-    Mem::store_release(&view_.counters[counter_].steps, step_);
+    return {&view_.counters[counter_].steps, step_};
   }
   RONDO_HOST_DEVICE uint64_t step() const { return step_; }
   RONDO_HOST_DEVICE const FifoView& view() const { return view_; }

@@ -56,15 +56,32 @@ struct Ll {
     const uint64_t high = static_cast<uint64_t>(flag) << 32;
     Mem::store_pair(line, {(data & 0xffffffff) | high, data >> 32 | high});
   }
-  RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t flag, uint64_t& data) {
-    const WordPair v = Mem::load_pair(line);
-    const uint32_t first = static_cast<uint32_t>(v.lo >> 32), second = static_cast<uint32_t>(v.hi >> 32);
-    data = (v.lo & 0xffffffff) | v.hi << 32;
-    if (first == flag && second == flag) return Arrival::kReady;
-    return other_fingerprint(first, flag) || other_fingerprint(second, flag) ? Arrival::kMismatch : Arrival::kNotYet;
+  /// Loads kN lines, `stride` bytes apart, without waiting for any. Then call arrived().
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE static void load(const std::byte* line, uint32_t stride, WordPair (&v)[kN]) {
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) v[u] = Mem::load_pair(line + u * stride);
   }
+  /// Returns kReady if all loaded lines are of this message. Loads those again that are not.
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE static Arrival arrived(const std::byte* line, uint32_t stride, uint32_t flag, WordPair (&v)[kN]) {
+    bool all = true;
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) all = all && first(v[u]) == flag && second(v[u]) == flag;
+    if (all) return Arrival::kReady;
+    bool other = false;
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) {
+      other = other || other_fingerprint(first(v[u]), flag) || other_fingerprint(second(v[u]), flag);
+      if (first(v[u]) != flag || second(v[u]) != flag) v[u] = Mem::load_pair(line + u * stride);
+    }
+    return other ? Arrival::kMismatch : Arrival::kNotYet;
+  }
+  RONDO_HOST_DEVICE static uint64_t data_of(const WordPair& v) { return (v.lo & 0xffffffff) | v.hi << 32; }
 
  private:
+  RONDO_HOST_DEVICE static uint32_t first(const WordPair& v) { return static_cast<uint32_t>(v.lo >> 32); }
+  RONDO_HOST_DEVICE static uint32_t second(const WordPair& v) { return static_cast<uint32_t>(v.hi >> 32); }
   RONDO_HOST_DEVICE static bool other_fingerprint(uint32_t found, uint32_t flag) {
     return found != flag && found >> 24 != 0 && (found & kLlStepMask) == (flag & kLlStepMask);
   }

@@ -33,13 +33,50 @@ struct Ll128 {
     if (piece == kLl128Pieces - 1) data.hi = flag;
     Mem::store_piece(line, piece, data);
   }
-  /// Reads one piece of a line. All threads of a line get the same result.
-  RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step,
-                                        WordPair& data) {
-    uint64_t flag;
-    data = Mem::load_piece(line, piece, flag);
-    if (flag == make_flag(fingerprint, step)) return Arrival::kReady;
-    return same_step(flag, step) ? Arrival::kMismatch : Arrival::kNotYet;
+  /// One piece of each of kN lines.
+  template <uint32_t kN>
+  struct Pieces {
+    WordPair data[kN];
+    uint32_t missing;  // bits: lines that are not of this message
+    bool other;        // one of them has another fingerprint
+  };
+  /// Loads one piece of kN lines, `stride` bytes apart, all in flight together. Then call arrived().
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE static void load(const std::byte* line, uint32_t stride, uint32_t piece, uint32_t fingerprint,
+                                     uint64_t step, Pieces<kN>& v) {
+    uint64_t flags[kN];
+    Mem::load_pieces(line, stride, piece, v.data, flags);
+    v.missing = 0;
+    v.other = false;
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) check(u, flags[u], fingerprint, step, v);
+  }
+  /// Returns kReady if all loaded lines are of this message. Loads those again that are not. All threads of a line get
+  /// the same result.
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE static Arrival arrived(const std::byte* line, uint32_t stride, uint32_t piece, uint32_t fingerprint,
+                                           uint64_t step, Pieces<kN>& v) {
+    if (v.missing == 0) return Arrival::kReady;
+    if (v.other) return Arrival::kMismatch;
+    const uint32_t missing = v.missing;
+    v.missing = 0;
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) {
+      if ((missing >> u & 1) == 0) continue;
+      uint64_t flag;
+      v.data[u] = Mem::load_piece(line + u * stride, piece, flag);
+      check(u, flag, fingerprint, step, v);
+    }
+    return Arrival::kNotYet;
+  }
+
+ private:
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE_INLINE static void check(uint32_t u, uint64_t flag, uint32_t fingerprint, uint64_t step,
+                                             Pieces<kN>& v) {
+    if (flag == make_flag(fingerprint, step)) return;
+    v.missing |= 1u << u;
+    v.other = v.other || same_step(flag, step);
   }
 };
 

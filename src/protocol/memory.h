@@ -1,8 +1,9 @@
 // HostMem: the memory-order policy of host threads and processes.
 //
-// The protocol code accesses words that it shares with another rank only through a policy. There are no stand-alone
-// fences: the release store and the acquire load of a flag or counter give the order. ThreadSanitizer understands them,
-// and devices have them at system scope. DeviceMem (device_memory.cuh) has the same interface.
+// The protocol code accesses words that it shares with another rank only through a policy. The release store and the
+// acquire load of a flag or counter give the order. ThreadSanitizer understands them, and devices have them at system
+// scope. On a device one fence may serve several stores (fence, store_fenced). ThreadSanitizer does not understand
+// fences. Therefore each of these stores is a release store here. DeviceMem (device_memory.cuh) has the same interface.
 //
 // A pair is two adjacent 64-bit words, 16-byte aligned. Each word is atomic. A line of 128 bytes ends with a flag. A
 // reader that finds the flag has the whole line (ll128.h).
@@ -32,6 +33,10 @@ struct HostMem {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
 #endif
   }
+  /// Everything before fence(), in this thread or before a barrier that it has passed, precedes its later
+  /// store_fenced().
+  static void fence() {}
+  static void store_fenced(uint64_t* p, uint64_t v) { store_release(p, v); }
   /// Fetches a line that will be written soon from the reader's cache. This hides the latency of the fetch.
   static void prefetch_for_write(const void* p) {
 #if defined(__x86_64__)
@@ -84,6 +89,12 @@ struct HostMem {
     flag = load_acquire(reinterpret_cast<const uint64_t*>(line) + 15);
     const auto* words = reinterpret_cast<const uint64_t*>(line + 16 * piece);
     return {load_relaxed(words), load_relaxed(words + 1)};
+  }
+  /// The same for kN lines, `stride` bytes apart.
+  template <uint32_t kN>
+  static void load_pieces(const std::byte* line, uint32_t stride, uint32_t piece, WordPair (&v)[kN],
+                          uint64_t (&flags)[kN]) {
+    for (uint32_t u = 0; u < kN; ++u) v[u] = load_piece(line + u * stride, piece, flags[u]);
   }
 };
 

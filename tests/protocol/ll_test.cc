@@ -18,6 +18,20 @@ namespace {
 
 constexpr uint32_t kSlots = 4, kMaxBytes = 1000, kName = 0x123456;
 
+// One try to read one line.
+Arrival load_ll(const std::byte* line, uint32_t flag, uint64_t& data) {
+  WordPair v[1];
+  Ll<HostMem>::load(line, 0, v);
+  data = Ll<HostMem>::data_of(v[0]);
+  return Ll<HostMem>::arrived(line, 0, flag, v);
+}
+Arrival load_ll128(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step, WordPair& data) {
+  Ll128<HostMem>::Pieces<1> v;
+  Ll128<HostMem>::load(line, 0, piece, fingerprint, step, v);
+  data = v.data[0];
+  return Ll128<HostMem>::arrived(line, 0, piece, fingerprint, step, v);
+}
+
 TEST(Ll, FlagsAreNeverZeroAndTellOperationsApart) {
   for (const uint32_t name : {0u, 1u, 0xffu, 0x010100u, 0xffffffu})
     for (const uint64_t step :
@@ -31,18 +45,67 @@ TEST(Ll, LinesArriveWholeOrNotAtAll) {
   alignas(64) std::byte line[kLlLineBytes] = {};
   uint64_t data = 0;
   const uint32_t flag = make_ll_flag(kName, 7);
-  EXPECT_EQ(Ll<HostMem>::load(line, flag, data), Arrival::kNotYet);
+  EXPECT_EQ(load_ll(line, flag, data), Arrival::kNotYet);
   Ll<HostMem>::store(line, 0x1122334455667788, flag);
-  EXPECT_EQ(Ll<HostMem>::load(line, flag, data), Arrival::kReady);
+  EXPECT_EQ(load_ll(line, flag, data), Arrival::kReady);
   EXPECT_EQ(data, 0x1122334455667788u);
-  EXPECT_EQ(Ll<HostMem>::load(line, make_ll_flag(kName, 8), data), Arrival::kNotYet);
-  EXPECT_EQ(Ll<HostMem>::load(line, make_ll_flag(kName + 1, 7), data), Arrival::kMismatch);
+  EXPECT_EQ(load_ll(line, make_ll_flag(kName, 8), data), Arrival::kNotYet);
+  EXPECT_EQ(load_ll(line, make_ll_flag(kName + 1, 7), data), Arrival::kMismatch);
   // Half a line: the second word is still the old one.
   uint64_t old[2];
   std::memcpy(old, line, sizeof old);
   Ll<HostMem>::store(line, 1, make_ll_flag(kName, 7 + kSlots));
   std::memcpy(line + 8, &old[1], 8);
-  EXPECT_EQ(Ll<HostMem>::load(line, make_ll_flag(kName, 7 + kSlots), data), Arrival::kNotYet);
+  EXPECT_EQ(load_ll(line, make_ll_flag(kName, 7 + kSlots), data), Arrival::kNotYet);
+}
+
+// Several lines at once, which arrive out of order: those that were missing are loaded again, the others are kept.
+TEST(Ll, SeveralLinesAtOnce) {
+  constexpr uint32_t kApart = 2 * kLlLineBytes;
+  alignas(64) std::byte lines[4 * kApart] = {};
+  const uint32_t flag = make_ll_flag(kName, 7);
+  for (const uint32_t u : {3u, 0u, 1u}) Ll<HostMem>::store(lines + u * kApart, 10 + u, flag);
+  WordPair v[4];
+  Ll<HostMem>::load(lines, kApart, v);
+  EXPECT_EQ(Ll<HostMem>::arrived(lines, kApart, flag, v), Arrival::kNotYet);
+  Ll<HostMem>::store(lines + 2 * kApart, 12, flag);
+  EXPECT_EQ(Ll<HostMem>::arrived(lines, kApart, flag, v), Arrival::kNotYet);
+  EXPECT_EQ(Ll<HostMem>::arrived(lines, kApart, flag, v), Arrival::kReady);
+  for (uint32_t u = 0; u < 4; ++u) EXPECT_EQ(Ll<HostMem>::data_of(v[u]), 10 + u);
+  // One line of another operation is a mismatch, whichever it is and whatever is missing.
+  for (uint32_t wrong = 0; wrong < 4; ++wrong) {
+    std::memset(lines, 0, sizeof lines);
+    Ll<HostMem>::store(lines + wrong * kApart, 1, make_ll_flag(kName + 1, 7));
+    Ll<HostMem>::store(lines + (wrong + 1) % 4 * kApart, 1, flag);
+    Ll<HostMem>::load(lines, kApart, v);
+    EXPECT_EQ(Ll<HostMem>::arrived(lines, kApart, flag, v), Arrival::kMismatch) << wrong;
+  }
+}
+
+TEST(Ll128, SeveralLinesAtOnce) {
+  constexpr uint32_t kApart = 3 * kLl128LineBytes;
+  std::vector<std::byte> memory(2 * kApart + 64);
+  std::byte* lines = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+  const auto store = [&](uint32_t u, uint32_t name) {
+    for (uint32_t piece = 0; piece < kLl128Pieces; ++piece)
+      Ll128<HostMem>::store(lines + u * kApart, piece, {100 * u + piece, 7}, make_flag(name, 5));
+  };
+  for (const uint32_t piece : {0u, 7u}) {
+    for (const uint32_t late : {0u, 1u}) {
+      std::memset(lines, 0, kApart + kLl128LineBytes);
+      store(1 - late, kName);
+      Ll128<HostMem>::Pieces<2> v;
+      Ll128<HostMem>::load(lines, kApart, piece, kName, 5, v);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kNotYet);
+      store(late, kName);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kNotYet);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kReady);
+      for (uint32_t u = 0; u < 2; ++u) EXPECT_EQ(v.data[u].lo, 100 * u + piece);
+      store(late, kName + 1);
+      Ll128<HostMem>::load(lines, kApart, piece, kName, 5, v);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kMismatch);
+    }
+  }
 }
 
 // No line of a slot is older than half the flags, whatever the messages' lengths, so none is mistaken for another.
@@ -95,7 +158,7 @@ bool receive_ll(Connection& c) {
   bool right = true;
   for (uint64_t i = 0; i < ll_lines(bytes_of(step)); ++i) {
     uint64_t data;
-    while (Ll<HostMem>::load(c.slot(step) + i * kLlLineBytes, flag, data) != Arrival::kReady) sched_yield();
+    while (load_ll(c.slot(step) + i * kLlLineBytes, flag, data) != Arrival::kReady) sched_yield();
     right &= data == word_of(step, i);
   }
   c.reader.release(1);
@@ -119,7 +182,7 @@ bool receive_ll128(Connection& c) {
     for (uint32_t piece = 0; piece < kLl128Pieces; ++piece) {
       const uint64_t i = line * 15 + 2 * piece;
       WordPair data;
-      while (Ll128<HostMem>::load(c.slot(step) + line * kLl128LineBytes, piece, kName, step, data) != Arrival::kReady)
+      while (load_ll128(c.slot(step) + line * kLl128LineBytes, piece, kName, step, data) != Arrival::kReady)
         sched_yield();
       right &= data.lo == word_of(step, i) && (piece == 7 || data.hi == word_of(step, i + 1));
     }
@@ -156,8 +219,8 @@ TEST(Ll128, OtherOperationsAreMismatches) {
   Connection c(static_cast<uint32_t>(ll128_slot_bytes(kMaxBytes)), 0);
   send_ll128(c);
   WordPair data;
-  EXPECT_EQ(Ll128<HostMem>::load(c.slot(0), 0, kName + 1, 0, data), Arrival::kMismatch);
-  EXPECT_EQ(Ll128<HostMem>::load(c.slot(1), 0, kName, 1, data), Arrival::kNotYet);
+  EXPECT_EQ(load_ll128(c.slot(0), 0, kName + 1, 0, data), Arrival::kMismatch);
+  EXPECT_EQ(load_ll128(c.slot(1), 0, kName, 1, data), Arrival::kNotYet);
 }
 
 // A line that only a long message reaches, unchanged since 2^24 steps, would have the very flag that a reader waits
@@ -169,14 +232,14 @@ TEST(Ll, LineOfLongAgoIsNotTakenForAMessage) {
   std::byte* last_line = c.slot(now) + c.bytes - kLlLineBytes;
   Ll<HostMem>::store(last_line, 99, make_ll_flag(kName, long_ago));
   uint64_t data;
-  ASSERT_EQ(Ll<HostMem>::load(last_line, flag, data), Arrival::kReady);  // the danger
+  ASSERT_EQ(load_ll(last_line, flag, data), Arrival::kReady);            // the danger
   const uint64_t fill = kLlFillPeriod + now % kSlots;                    // for the same slot
   ASSERT_TRUE(ll_fills(fill, kSlots));
   Connection later(c.bytes, fill);
   later.view.data = c.view.data;
   later.writer = {later.view, &later.index, 1, fill};
   send_ll(later);
-  EXPECT_EQ(Ll<HostMem>::load(last_line, flag, data), Arrival::kNotYet);
+  EXPECT_EQ(load_ll(last_line, flag, data), Arrival::kNotYet);
 }
 
 }  // namespace

@@ -55,39 +55,34 @@ class BlockCalls {
     r.fallback = b_.falls_back ? 1 : 0;
     r.num_steps = b_.num_ports <= DeviceRecord::kSteps ? static_cast<uint8_t>(b_.num_ports) : DeviceRecord::kFirstPorts;
     for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
-      if (i < b_.num_ports) r.steps[i] = b_.numbers[b_.turn ^ 1][i];  // already turned
+      if (i < b_.num_ports) r.steps[i] = b_.numbers[turn_][i];
     t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
   }
 
-  /// Stores the number of a port's message. The port's thread does it before the barrier that follows its wait. There
-  /// are two buffers: the next instruction's numbers may come while thread 0 still writes this record. Thread 0
-  /// switches after that barrier, and another barrier comes before the next numbers.
   RONDO_HOST_DEVICE_INLINE void end_wait(uint32_t num_ports) {
     if (env_.thread() != 0) return;
-    b_.turn ^= 1;
     b_.num_ports = num_ports;
     b_.waited_ns = env_.now_ns() - b_.begin_ns;
   }
+  /// Stores the number of a port's message. The port's thread does it before the barrier that follows its wait.
   RONDO_HOST_DEVICE_INLINE void note_number(uint32_t port, uint32_t num_recv, uint32_t num_ports, uint64_t step) {
     if (num_ports > DeviceRecord::kSteps) {
       if (port != 0 && port != num_recv) return;
       if (port != 0) port = 1;
       else if (num_recv == 0) port = 1;
     }
-    b_.numbers[b_.turn][port] = static_cast<uint32_t>(step);
+    b_.numbers[turn_][port] = static_cast<uint32_t>(step);
   }
 
-  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
+  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call) {
     env_.sync();  // no thread uses the previous call any more
     copy_words(&b_.call, &call, sizeof call);
     copy_words(&b_.program, call.program, sizeof(DeviceProgram));
     if (env_.thread() == 0) {
       const Dtype type = static_cast<Dtype>(call.program->own_type);
-      b_.unit_lanes = unit_lanes;
       b_.first_step = 0;
       b_.nowhere = 0;
       b_.falls_back = false;
-      b_.turn = 0;
       b_.scale = 0;
       if (call.program->premul)
         b_.scale = call.premul_at != nullptr
@@ -95,7 +90,7 @@ class BlockCalls {
                        : device_kernels::load_aligned<uint64_t>(call.premul);
     }
     env_.sync();
-    standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
+    standing_ = {&b_.call, call_, lane_, channel_, 0, 0};
   }
 
   // Lane 0 has read the credits of all ranks. All ranks and channels have read the same.
@@ -103,7 +98,7 @@ class BlockCalls {
     uint64_t* falls_back = b_.call.comm->meetings + channel_ * 8 + 3;
     if (lane_ == 0 && env_.thread() == 0) Mem::store_relaxed(falls_back, b_.nowhere);
     env_.sync();
-    if (b_.unit_lanes > 1 && !meet(b_.unit_lanes)) return false;
+    if (b_.unit.num_lanes > 1 && !meet(b_.unit.num_lanes)) return false;
     const bool falls = Mem::load_acquire(falls_back) != 0;
     const DeviceFallback& other = *args_.template at<DeviceFallback>(b_.call.fallback);
     if (falls) copy_words(&b_.program, other.program, sizeof(DeviceProgram));
@@ -122,18 +117,21 @@ class BlockCalls {
   RONDO_HOST_DEVICE_INLINE void load_ends() {
     const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
     const DeviceComm& comm = *b_.call.comm;
-    num_reads_ = list[0];
-    num_writes_ = list[1];
-    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads()) {
+    const uint32_t num_reads = list[0], num_writes = list[1];
+    if (env_.thread() == 0) {
+      b_.num_reads = num_reads;
+      b_.num_writes = num_writes;
+    }
+    for (uint32_t i = env_.thread(); i < num_reads; i += env_.threads()) {
       const DeviceReadEnd& end = comm.reads[channel_ * comm.read_stride + list[2 + i]];
       b_.read_at[i] = list[2 + i];
       b_.readers[i] = FifoReader<Mem>(end.view, end.counter, end.step);
       b_.read_slot_bytes[i] = end.slot_bytes;
       b_.read_peers[i] = end.peer;
     }
-    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads()) {
-      const DeviceWriteEnd& end = comm.writes[channel_ * comm.write_stride + list[2 + num_reads_ + i]];
-      b_.write_at[i] = list[2 + num_reads_ + i];
+    for (uint32_t i = env_.thread(); i < num_writes; i += env_.threads()) {
+      const DeviceWriteEnd& end = comm.writes[channel_ * comm.write_stride + list[2 + num_reads + i]];
+      b_.write_at[i] = list[2 + num_reads + i];
       b_.writers[i].load_from(end);
       b_.write_slot_bytes[i] = end.slot_bytes;
     }
@@ -141,9 +139,9 @@ class BlockCalls {
   }
   RONDO_HOST_DEVICE_INLINE void store_ends() {
     const DeviceComm& comm = *b_.call.comm;
-    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads())
+    for (uint32_t i = env_.thread(); i < b_.num_reads; i += env_.threads())
       comm.reads[channel_ * comm.read_stride + b_.read_at[i]].step = b_.readers[i].step();
-    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads())
+    for (uint32_t i = env_.thread(); i < b_.num_writes; i += env_.threads())
       b_.writers[i].store_to(comm.writes[channel_ * comm.write_stride + b_.write_at[i]]);
     env_.sync();
   }
@@ -185,7 +183,8 @@ class BlockCalls {
   const LaunchArgs& args_;
   Standing standing_{};
   uint32_t lane_ = 0, channel_ = 0, call_ = 0;
-  uint32_t num_reads_ = 0, num_writes_ = 0;
+  uint32_t turn_ = 0;  // 0 or 1: the tables of the current message. The next message's may be filled before this one's
+                       // posts are done and its record is written
 
  private:
   template <class Done>

@@ -1,8 +1,8 @@
 // Shared memory of a block while it runs a lane of a call: the call, the ends of the lane's connections, a window of
 // instructions with this channel's shares, and the pointer tables of the current message.
 //
-// A message's port belongs to one thread from poll to post. All other state is written by few threads and read by all,
-// with a barrier in between.
+// A message's port belongs to one thread until the barrier after its poll. All other state is written by few threads and
+// read by all, with a barrier in between.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,11 @@ struct BlockState {
   DeviceCall call;
   DeviceProgram program;  // only the header
   uint64_t scale;         // for premul_sum: bits of one element of the accumulator type
+  uint64_t completed;     // instructions of the program, for lanes that wait for this one; thread 0
   uint64_t nowhere;       // for a call with a fallback: some rank's buffers are unreachable; lane 0, thread 0
-  uint32_t unit_lanes, first_step;
+  DeviceUnit unit;
+  uint32_t first_step;
+  uint32_t num_reads, num_writes;  // of the lane
   FifoReader<Mem> readers[kMaxReads];
   FifoWriter<Mem> writers[kMaxWrites];
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
@@ -56,15 +59,16 @@ struct BlockState {
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // indices in the channel's tables
   // For the current traced instruction, used by thread 0:
   uint64_t begin_ns, waited_ns;
-  uint32_t num_ports, turn;
+  uint32_t num_ports;
   bool moved, falls_back;                     // it moves data; it belongs to the call's fallback
-  uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, by port
+  uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, by port (BlockCalls::turn_)
   WindowStep window[kWindowSteps];
   uint16_t index[kWindowIndex];               // of the window's steps, as far as they fit
   // For the current message:
   const std::byte* sources[kMaxReads + 1];
   std::byte* sinks[kMaxWrites + 1];
   uint64_t source_flags[kMaxReads + 1], sink_flags[kMaxWrites + 1];  // kLl, kLl128: flags of their lines
+  FifoPost posts[2][kMaxReads + kMaxWrites];                         // by port (BlockCalls::turn_)
 };
 
 }  // namespace rondo

@@ -7,8 +7,8 @@
 //         poll, gather, move, post    a message (messages.h); credits and direct instructions skip some of these
 //       store the ends; the lanes of the channel meet
 //
-// Invariants: between the barriers of an instruction an end belongs to the thread that handles its port. All threads
-// take the same branches: these depend only on instructions, extents and env.any().
+// Invariants: ends as in messages.h. All threads take the same branches: these depend only on instructions, extents and
+// env.any().
 #pragma once
 
 #include "device/engine/messages.h"
@@ -36,25 +36,26 @@ class Interpreter : public Messages<Env, Ops> {
     if (place >= unit.num_lanes * unit.num_channels) return;
     lane_ = place % unit.num_lanes;
     channel_ = place / unit.num_lanes;
-    for (uint32_t i = 0; i < unit.num_calls; ++i) {
-      call_ = unit.first_call + i;
-      Base::load_call(calls[call_], unit.num_lanes);
+    if (env_.thread() == 0) b_.unit = unit;  // load_call has a barrier
+    for (call_ = unit.first_call;; ++call_) {
+      Base::load_call(calls[call_]);
       const DeviceProgram& p = b_.program;
       if (takes_part() && !run_call())
-        return leave_early(env_, b_, args_, {u, i, lane_, channel_, standing_.pc, standing_.loop, true});
-      const bool last = i + 1 == unit.num_calls;
-      if (last) Base::leave(unit.num_lanes);
-      if (unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(unit.num_lanes)) {
-        if (!last) leave_early(env_, b_, args_, {u, i + 1, lane_, channel_, 0, 0, false});
+        return leave_early(env_, b_, args_, {call_, lane_, channel_, standing_.pc, standing_.loop, true});
+      const bool last = call_ + 1 == b_.unit.first_call + b_.unit.num_calls;
+      if (last) Base::leave(b_.unit.num_lanes);
+      if (b_.unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(b_.unit.num_lanes)) {
+        if (!last) leave_early(env_, b_, args_, {call_ + 1, lane_, channel_, 0, 0, false});
         return;
       }
+      if (last) return;
     }
   }
 
  private:
-  // Where a block has failed: a call of its unit, and the position in it.
+  // Where a block has failed: a call, and the position in it.
   struct Place {
-    uint32_t unit, call, lane, channel, pc;
+    uint32_t call, lane, channel, pc;
     uint64_t loop;
     bool begun;  // the call
   };
@@ -67,7 +68,7 @@ class Interpreter : public Messages<Env, Ops> {
   // read them before the host sees the failure. In place, lanes of the channel read what this one fills, so it waits
   // until they have left.
   RONDO_HOST_DEVICE_INLINE void spoil(const Place& at) {
-    const DeviceUnit& unit = args_.units()[at.unit];
+    const DeviceUnit& unit = b_.unit;
     lane_ = at.lane;
     channel_ = at.channel;
     Base::leave(unit.num_lanes);
@@ -75,8 +76,8 @@ class Interpreter : public Messages<Env, Ops> {
     const bool midway = at.begun && b_.call.fallback == 0;  // else the call has not chosen yet
     uint64_t loop = midway ? at.loop : 0;
     uint32_t pc = midway ? at.pc : 0;
-    for (uint32_t i = at.call; i < unit.num_calls; ++i, loop = 0, pc = 0) {
-      if (i != at.call || !at.begun) Base::load_call(args_.calls()[unit.first_call + i], unit.num_lanes);
+    for (uint32_t i = at.call; i < unit.first_call + unit.num_calls; ++i, loop = 0, pc = 0) {
+      if (i != at.call || !at.begun) Base::load_call(args_.calls()[i]);
       const DeviceProgram& p = b_.program;
       if (lane_ >= p.num_lanes || !takes_part()) continue;
       if (p.pushes == 0) spoil_steps(loop, pc);  // else peers may be writing there
@@ -141,7 +142,7 @@ class Interpreter : public Messages<Env, Ops> {
     if (b_.call.fallback != 0) steps = p.entry_steps;  // the call has not chosen yet
     window_first_ = 0;
     window_end_ = 0;
-    completed_ = 0;
+    if (env_.thread() == 0) b_.completed = 0;
     for (uint64_t loop = 0; loop < b_.call.counts.num_loops; ++loop)
       for (uint32_t pc = b_.first_step; pc < steps; ++pc) {
         if (pc < window_first_ || pc >= window_end_) load_window(pc, steps);
@@ -204,7 +205,7 @@ class Interpreter : public Messages<Env, Ops> {
     if (!ok) return false;
     if (b_.program.waits && env_.thread() == 0) {
       LaneProgress& mine = b_.call.comm->lanes[channel_ * DeviceProgram::kMaxLanes + lane_];
-      Mem::store_release(&mine.completed, ++completed_);
+      Mem::store_release(&mine.completed, ++b_.completed);
     }
     Base::end_record();
     return true;
@@ -248,24 +249,27 @@ class Interpreter : public Messages<Env, Ops> {
     const StepShape shape{s.num_recv, s.num_send, false, false, index_of(s)};
     const bool arrived = Base::poll(
         shape,
-        [&](uint32_t, uint32_t end) {
+        [&](uint32_t, uint32_t end, FifoPost& post) {
           FifoReader<Mem>& r = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return r.arrived(1, Base::fingerprint(s.fingerprint)); }))
             return false;
-          return !carries || take_address(b_.read_peers[end], *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
+          if (carries && !take_address(b_.read_peers[end], *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere))
+            return false;
+          post = r.take(1);
+          return true;
         },
-        [&](uint32_t, uint32_t end) {
+        [&](uint32_t, uint32_t end, FifoPost& post) {
           FifoWriter<Mem>& w = b_.writers[end];
           if (!Base::wait_room(w)) return false;
           if (carries)
             *reinterpret_cast<PeerCredit*>(w.line(0)) = {
                 {b_.call.in, b_.call.out}, b_.call.in_region, b_.call.out_region};
+          post = w.take(Base::fingerprint(s.fingerprint));
           return true;
         });
     if (!arrived) return false;
-    Base::post(
-        shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, Base::fingerprint(s.fingerprint)); });
+    Base::post(shape.num_recv + shape.num_send);
     if (carries && b_.call.fallback != 0 && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
     return true;
   }
@@ -342,7 +346,6 @@ class Interpreter : public Messages<Env, Ops> {
   }
 
   uint32_t window_first_ = 0, window_end_ = 0, index_first_ = 0;
-  uint64_t completed_ = 0;  // thread 0
 };
 
 }  // namespace rondo

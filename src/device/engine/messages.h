@@ -1,11 +1,12 @@
 // Messages: processes one message with resolved operands, in the protocol of its program.
 //
 //     poll      the thread of each port waits for it: data of a receive, space of a send | all threads agree to go on,
-//     gather    tables of sources and sinks: the own chunk, rings, slots                 | or leave
+//     gather    tables of sources and sinks: the own chunk, rings, slots; of stores      | or leave
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
-//     post      the thread of each port posts or releases it
+//     post      one of the last threads for each port: the store of the flag or the counter
 //
-// Invariant: between the barriers of a message an end belongs to the thread that handles its port.
+// Invariant: until the first barrier of a message an end belongs to the thread that polls its port. That thread already
+// advances it. Afterwards no thread uses it until the next message.
 #pragma once
 
 #include <type_traits>
@@ -35,7 +36,7 @@ class Messages : public BlockCalls<Env, Ops> {
   using Base = BlockCalls<Env, Ops>;
   using Mem = typename Env::Mem;
   using ReduceStep = device_kernels::ReduceStep;
-  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
+  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_, Base::turn_;
   static constexpr bool kReduces = !std::is_same_v<Ops, device_kernels::BytesOps>;
 
   RONDO_HOST_DEVICE_INLINE Messages(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
@@ -54,57 +55,63 @@ class Messages : public BlockCalls<Env, Ops> {
     put_own(shape, r, o);
     const bool arrived = poll(
         shape,
-        [&](uint32_t i, uint32_t end) {
+        [&](uint32_t i, uint32_t end, FifoPost& post) {
           FifoReader<Mem>& reader = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return reader.arrived(1, o.fingerprint); }))
             return false;
           b_.sources[source_place(r, i)] = reader.data();
+          post = reader.take(1);
           return true;
         },
-        [&](uint32_t i, uint32_t end) {
+        [&](uint32_t i, uint32_t end, FifoPost& post) {
           FifoWriter<Mem>& w = b_.writers[end];
           if (!wait_until<false>(env_, standing_, -1, true, [&] {
                 return w.room_for(bytes, b_.call.counts.lap_bytes) ? Arrival::kReady : Arrival::kNotYet;
               }))
             return false;
           b_.sinks[i + (shape.has_dst ? 1 : 0)] = w.data();
+          post = w.take_data(bytes, o.fingerprint);
           return true;
         });
     if (!arrived) return false;
     reduce(r, o.copies, p.wire_bytes);
     env_.sync();  // all data is read and written
-    post(
-        shape, [](auto& reader) { reader.release(1); }, [&](auto& w) { w.post_data(bytes, o.fingerprint); });
+    post(shape.num_recv + shape.num_send);
     return true;
   }
 
+  /// Calls of_read(i, end, post) and of_write(i, end, post) for each port. They wait for it, advance its end by one
+  /// step, and set the store that post() does later.
   template <class OfRead, class OfWrite>
   RONDO_HOST_DEVICE_INLINE bool poll(const StepShape& shape, OfRead of_read, OfWrite of_write) {
-    if (!Base::traced()) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
     const uint32_t recvs = shape.num_recv, ports = recvs + shape.num_send;
+    turn_ ^= 1;
+    FifoPost* posts = b_.posts[turn_];
     const bool ok = shape.handle_mine(
         env_,
         [&](uint32_t i, uint32_t end) {
-          if (!of_read(i, end)) return false;
-          Base::note_number(i, recvs, ports, b_.readers[end].step());
+          if (!of_read(i, end, posts[i])) return false;
+          if (Base::traced()) Base::note_number(i, recvs, ports, b_.readers[end].step() - 1);
           return true;
         },
         [&](uint32_t i, uint32_t end) {
-          if (!of_write(i, end)) return false;
-          Base::note_number(recvs + i, recvs, ports, b_.writers[end].step());
+          if (!of_write(i, end, posts[recvs + i])) return false;
+          if (Base::traced()) Base::note_number(recvs + i, recvs, ports, b_.writers[end].step() - 1);
           return true;
         });
     if (env_.any(!ok)) return false;
-    Base::end_wait(ports);
+    if (Base::traced()) Base::end_wait(ports);
     return true;
   }
-  template <class OfRead, class OfWrite>
-  RONDO_HOST_DEVICE_INLINE void post(const StepShape& shape, OfRead of_read, OfWrite of_write) {
-    shape.handle_mine(
-        env_, [&](uint32_t, uint32_t end) { return of_read(b_.readers[end]), true; },
-        [&](uint32_t, uint32_t end) { return of_write(b_.writers[end]), true; });
-    env_.sync();  // another thread may have the end in the next message
+  /// Posts the first `ports` ports, after a barrier. A fence takes long. Therefore the last threads post, while the
+  /// first ones poll the next message, whose stores go to the other table. The readers' counters need the fence too:
+  /// without it the memory model does not order the loads of other threads before this store.
+  RONDO_HOST_DEVICE_INLINE void post(uint32_t ports) {
+    uint32_t i = env_.threads() - 1 - env_.thread();
+    if (i >= ports) return;
+    Mem::fence();
+    for (; i < ports; i += env_.threads()) Mem::store_fenced(b_.posts[turn_][i].word, b_.posts[turn_][i].value);
   }
   RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem>& w) {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
@@ -172,20 +179,22 @@ class Messages : public BlockCalls<Env, Ops> {
     const uint32_t first_send = shape.has_dst ? 1 : 0;
     const bool ready = poll(
         shape,
-        [&](uint32_t i, uint32_t end) {
-          const FifoReader<Mem>& reader = b_.readers[end];
+        [&](uint32_t i, uint32_t end, FifoPost& post) {
+          FifoReader<Mem>& reader = b_.readers[end];
           const uint32_t place = source_place(r, i);
           b_.sources[place] =
               reader.view().data + slot_offset(reader.step(), reader.view().num_lines, b_.read_slot_bytes[end]);
           b_.source_flags[place] = ll ? make_ll_flag(o.fingerprint, reader.step()) : reader.step();
+          post = reader.take(1);
           return true;
         },
-        [&](uint32_t i, uint32_t end) {
+        [&](uint32_t i, uint32_t end, FifoPost&) {
           FifoWriter<Mem>& w = b_.writers[end];
           if (!wait_room(w)) return false;
           b_.sinks[i + first_send] = w.view().data + slot_offset(w.step(), w.num_lines(), b_.write_slot_bytes[end]);
           b_.sink_flags[i + first_send] =
               ll ? make_ll_flag(o.fingerprint, w.step()) : make_flag(o.fingerprint, w.step());
+          w.advance(1);
           return true;
         });
     if (!ready) return false;
@@ -198,8 +207,7 @@ class Messages : public BlockCalls<Env, Ops> {
       ok = move_lines<Ops>(shape, r, bytes, o.fingerprint, ll);
     }
     if (env_.any(!ok)) return false;
-    post(
-        shape, [](auto& reader) { reader.release(1); }, [](auto& w) { w.advance(1); });
+    post(shape.num_recv);  // the sends' flags are in their lines
     return true;
   }
   template <class LineOps>
@@ -211,7 +219,7 @@ class Messages : public BlockCalls<Env, Ops> {
     for (uint32_t i = 0; i != shape.num_send; ++i) {
       const uint32_t end = shape.writer(i), d = i + (shape.has_dst ? 1 : 0);
       const auto& w = b_.writers[end];
-      if (ll_fills(w.step(), w.num_lines()))
+      if (ll_fills(w.step() - 1, w.num_lines()))
         mover.fill_ll(b_.sinks[d], b_.write_slot_bytes[end], static_cast<uint32_t>(b_.sink_flags[d]));
     }
     return true;

@@ -15,9 +15,7 @@ namespace rondo {
 
 /// A block's position, for the report of a failure.
 struct Standing {
-  const DeviceComm* comm;
-  DeviceControl* control;
-  uint64_t deadline_ns;
+  const DeviceCall* running;  // in shared memory, so that only failures take registers for its fields
   uint32_t call, lane, channel, pc;
   uint64_t loop;
 };
@@ -27,8 +25,8 @@ template <class Env>
 RONDO_HOST_DEVICE void report_failure(Env& env, const Standing& at, DeviceFailure why, Rank peer, bool for_room,
                                       uint64_t waited_ns) {
   using Mem = typename Env::Mem;
-  if (Mem::fetch_add(at.comm->meetings + 2, 1) != 0) return;
-  DeviceControl& c = *at.control;
+  if (Mem::fetch_add(at.running->comm->meetings + 2, 1) != 0) return;
+  DeviceControl& c = *at.running->control;
   c.call = at.call;
   c.lane = at.lane;
   c.channel = at.channel;
@@ -47,7 +45,7 @@ RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer
   using Mem = typename Env::Mem;
   uint64_t since_ns = 0;
   // A lane that waits for another lane waits longer, so that the lane that waits for a peer reports the failure.
-  const uint64_t most_ns = peer < 0 && !for_room ? 2 * at.deadline_ns : at.deadline_ns;
+  const uint32_t deadlines = peer < 0 && !for_room ? 2 : 1;
   for (uint32_t tries = 1;; ++tries) {
     const Arrival a = arrived();
     if (a == Arrival::kReady) return true;
@@ -59,13 +57,14 @@ RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer
     } else if (tries % Env::kPollEvery == 0) {
       const uint64_t now_ns = env.now_ns();
       if (since_ns == 0) since_ns = now_ns;
+      const DeviceCall& running = *at.running;
       leave = env.one_finds([&] {
-        if (Mem::load_acquire32(&at.control->failed) != 0) return true;
-        if (Mem::load_acquire32(&at.control->abort) == 0) return false;
+        if (Mem::load_acquire32(&running.control->failed) != 0) return true;
+        if (Mem::load_acquire32(&running.control->abort) == 0) return false;
         why = DeviceFailure::kAborted;
         return true;
       });
-      if (!leave && most_ns != 0 && now_ns - since_ns > most_ns) {
+      if (!leave && running.deadline_ns != 0 && now_ns - since_ns > deadlines * running.deadline_ns) {
         leave = true;
         why = DeviceFailure::kDeadline;
       }

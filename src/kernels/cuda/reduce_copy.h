@@ -47,8 +47,8 @@ RONDO_HOST_DEVICE_INLINE uint64_t bytes_to_alignment(const ReduceStep& step, uin
   return (differ & (align - 1)) != 0 ? none : (0 - place) & (align - 1);
 }
 
-// kUnroll vectors from `at` on, `stride` bytes apart; kPartial: only those before `end`. kSrc, kDst: number of sources and
-// sinks; 0: any number, from the step's tables.
+// kUnroll vectors from `at` on, `stride` bytes apart; kPartial: only those before `end`. kSrc, kDst: number of sources
+// and sinks; 0: any number, from the step's tables.
 template <class Ops, int kSrc, int kDst, int kUnroll, bool kPartial>
 RONDO_HOST_DEVICE_INLINE void reduce_vectors(const ReduceStep& step,
                                              const std::byte* const (&src)[kSrc == 0 ? 1 : kSrc],
