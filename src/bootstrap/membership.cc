@@ -22,7 +22,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "bootstrap/bootstrap.h"

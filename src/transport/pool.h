@@ -29,7 +29,6 @@
 #include "base/process_name.h"
 #include "base/round_up.h"
 #include "rondo/status.h"
-#include "rondo/types.h"
 
 namespace rondo {
 

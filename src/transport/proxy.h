@@ -18,7 +18,6 @@
 #include <span>
 
 #include "protocol/fifo.h"
-#include "rondo/status.h"
 #include "rondo/types.h"
 
 namespace rondo {

@@ -10,7 +10,6 @@
 // Thread safety: the owner's lock, except for the flags, which streams set too.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -19,11 +19,9 @@
 // Thread safety: open_*, carry, arrived under the owner's lock. The FIFOs' memory: as the protocol requires.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <vector>
 

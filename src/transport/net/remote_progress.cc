@@ -1,12 +1,9 @@
 // How a RemoteTransport moves messages: the driver, the poller, and a departing rank.
-#include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/no_cancel.h"

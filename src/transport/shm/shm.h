@@ -14,10 +14,7 @@
 // from user buffer to user buffer. Thread safety: as Transport.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
