@@ -44,35 +44,31 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Boot
 
 bool binds(const ChildOptions& options) { return options.settings.bind != "none" && !options.binding; }
 
-std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const AllSettings& all) {
+std::optional<Binding> bind_among_local_ranks(Rank rank, const HostLayout& machines, const AllSettings& all) {
   AllSettings host;
-  size_t self = 0;
-  for (Rank r = 0; r < bootstrap.nranks(); ++r) {
-    if (!bootstrap.same_host(r)) continue;
-    if (r == bootstrap.rank()) self = host.size();
-    host.push_back(all[r]);
-  }
-  return bind_calling_thread(bootstrap.rank(), host, self);
+  const int here = machines.host(rank);
+  for (int l = 0; l < machines.num_ranks(here); ++l) host.push_back(all[machines.rank(here, l)]);
+  return bind_calling_thread(rank, host, static_cast<size_t>(machines.local(rank)));
 }
 
 // Passes before the first yield. Over the network a pass makes system calls and takes a microsecond. A yield costs
 // less, and lets other ranks on the same core continue (in tests also those of other hosts).
 constexpr uint32_t kPassesOverWire = 1;
 
-Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
-                                                    ProcessControl& control) {
+Expected<std::unique_ptr<Transport>> make_transport(Bootstrap& bootstrap, const HostLayout& machines,
+                                                    const HostLayout& hosts, const Settings& settings) {
   const bool alone = !settings.transport.starts_with("shm+");
-  if (control.here().nranks() == hosts.nranks() && !alone) {
-    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(control.here()));
+  if (machines.one_host() && !alone) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(bootstrap, machines, settings.cma));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
-                   net::RemoteTransport::create(rank, hosts,
+                   net::RemoteTransport::create(bootstrap, machines, hosts,
                                                 {.network = net::networks()[net::network_index(settings.transport)],
                                                  .alone = alone,
+                                                 .may_pull = settings.cma,
                                                  .encrypted = settings.encrypt,
-                                                 .rails = settings.rails},
-                                                control.bootstrap(), control.here()));
+                                                 .rails = settings.rails}));
   return std::unique_ptr<Transport>(std::move(remote));
 }
 
@@ -106,9 +102,10 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     RONDO_TRY(prove_own_algorithms(agreed.hosts));
   }
   ChildOptions inherited = options;
-  if (binds(options)) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
+  if (binds(options)) inherited.binding = bind_among_local_ranks(rank, machines, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
-  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
+                   make_transport(control->bootstrap(), machines, agreed.hosts, agreed.settings));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
   if (transport->needs_progress()) {  // only passes move its messages

@@ -10,7 +10,6 @@
 
 #include "api/control_plane.h"
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/local_peers.h"
 #include "transport/net/remote.h"
 #include "transport/shm/shm.h"
 
@@ -37,7 +36,7 @@ BootstrapOptions bootstrap_options(const ChildOptions& options);
 class ProcessControl final : public ControlPlane {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
-      : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.cma) {}
+      : abort_(options.abort), bootstrap_(std::move(bootstrap)) {}
   ~ProcessControl() override { bootstrap_->say_goodbye({}, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
@@ -53,12 +52,10 @@ class ProcessControl final : public ControlPlane {
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
   Bootstrap& bootstrap() { return *bootstrap_; }
-  LocalPeers& here() { return here_; }
 
  private:
   const std::optional<AbortToken> abort_;  // keeps the flag alive that the Bootstrap reads
   std::unique_ptr<Bootstrap> bootstrap_;
-  LocalPeers here_;
 };
 
 }  // namespace rondo

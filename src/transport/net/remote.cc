@@ -53,23 +53,22 @@ uint32_t longest_message(const Network& network, size_t num_rails, const std::ve
 
 }  // namespace
 
-Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
-                                                                   const Options& options, Bootstrap& bootstrap,
-                                                                   LocalPeers& here) {
-  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, *options.network, bootstrap, here));
+Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Bootstrap& bootstrap, const HostLayout& machines,
+                                                                   const HostLayout& hosts, const Options& options) {
+  std::unique_ptr<RemoteTransport> t(new RemoteTransport(bootstrap, machines, hosts, *options.network));
   RONDO_TRY(t->meet(options));
   return t;
 }
 
-RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap,
-                                 LocalPeers& here)
-    : rank_(rank),
+RemoteTransport::RemoteTransport(Bootstrap& bootstrap, const HostLayout& machines, const HostLayout& hosts,
+                                 const Network& network)
+    : rank_(bootstrap.rank()),
       nranks_(hosts.nranks()),
-      hosts_(hosts),
       bootstrap_(bootstrap),
-      peers_here_(here),
+      machines_(machines),
+      hosts_(hosts),
       network_(network),
-      blocks_(rank) {}
+      blocks_(rank_) {}
 
 std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
   std::vector<Rank> readers;
@@ -119,8 +118,9 @@ Status RemoteTransport::meet(const Options& options) {
     return bootstrap_.all_gather(said.data(), said.size(), all);
   };
   Hello mine;
-  const bool shares = !options.alone && peers_here_.nranks() > 1;
-  mine.shares_memory = shares ? static_cast<uint32_t>(peers_here_.nranks()) : 0;
+  const int num_here = machines_.num_ranks(machines_.host(rank_));
+  const bool shares = !options.alone && num_here > 1;
+  mine.shares_memory = shares ? static_cast<uint32_t>(num_here) : 0;
   Status opened = open(options, &mine.pool_bytes);
   if (rank_ == 0 && opened.ok() &&
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
@@ -139,7 +139,7 @@ Status RemoteTransport::meet(const Options& options) {
   if (options.encrypted && !rails_->seal_with(first.key, rank_, nranks_))
     ready = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
   if (shares) {
-    auto shm = ShmTransport::create(peers_here_, kLongBesideZeroCopyBytes);
+    auto shm = ShmTransport::create(bootstrap_, machines_, options.may_pull, kLongBesideZeroCopyBytes);
     if (shm.ok()) local_ = std::move(*shm);
     else ready = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
@@ -267,8 +267,8 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
 }
 
 std::optional<PeersOnHost> RemoteTransport::local_peers() {
-  PeersOnHost m{local_.get(), peers_here_.numbers()};
-  for (Rank r = 0; r < nranks_ && local_ == nullptr; ++r) m.index[static_cast<size_t>(r)] = r == rank_ ? 0 : -1;
+  PeersOnHost m{local_.get(), {}};
+  for (Rank r = 0; r < nranks_; ++r) m.index.push_back(local_ != nullptr ? index_here(r) : r == rank_ ? 0 : -1);
   return m;
 }
 

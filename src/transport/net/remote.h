@@ -45,14 +45,15 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   struct Options {
     const Network* network;  // between hosts
     bool alone = false;      // ranks of one host use it too
+    bool may_pull = true;    // as ShmTransport::create
     bool encrypted = false;  // all data on the network
     std::string rails = {};  // this rank's network devices, comma-separated; empty: any
   };
-  /// Collective over all ranks. `hosts`: the hosts as schedules see them, which define the readers of kGroupHost. The
-  /// Bootstrap, and `here` for the ranks of this host, must outlive the transport. An error of one rank is returned to
-  /// all of them, with its rank.
-  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
-                                                           Bootstrap& bootstrap, LocalPeers& here);
+  /// Collective over the Bootstrap's ranks; it must outlive the transport. `machines`: Bootstrap::hosts(). `hosts`: the
+  /// hosts as schedules see them, which define the readers of kGroupHost. An error of one rank is returned to all of
+  /// them, with its rank.
+  static Expected<std::unique_ptr<RemoteTransport>> create(Bootstrap& bootstrap, const HostLayout& machines,
+                                                           const HostLayout& hosts, const Options& options);
   ~RemoteTransport() override;
   std::string_view name() const override { return name_; }
 
@@ -111,10 +112,11 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
     Status failure;  // reported when it departed
     StatusPageCopy mirror;
   };
-  RemoteTransport(Rank rank, const HostLayout& hosts, const Network& network, Bootstrap& bootstrap, LocalPeers& here);
+  RemoteTransport(Bootstrap& bootstrap, const HostLayout& machines, const HostLayout& hosts, const Network& network);
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
-  int index_here(Rank r) const { return peers_here_.numbers()[static_cast<size_t>(r)]; }
+  // The number of a rank among those of this host; -1: on another host.
+  int index_here(Rank r) const { return machines_.same_host(r, rank_) ? machines_.local(r) : -1; }
   // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
@@ -142,9 +144,8 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
 
   const Rank rank_;
   const int nranks_;
-  const HostLayout hosts_;
   Bootstrap& bootstrap_;
-  LocalPeers& peers_here_;
+  const HostLayout machines_, hosts_;
   const Network& network_;
   std::string name_;                     // "shm+tcp"
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only

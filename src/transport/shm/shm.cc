@@ -48,6 +48,34 @@ Expected<Fd> make_file(const char* label, uint64_t bytes) {
   return fd;
 }
 
+// A rank's message before the ranks map each other's memory.
+struct Announcement {
+  ProcessName process;
+  uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
+};
+template <class C>
+void fields(C& c, Announcement& a) {
+  c(a.process.pid, a.process.start_ticks, a.process.pid_namespace, a.probe_address, a.probe_value);
+}
+
+// Collective. Passes this rank's outcome and its file, if it has one. Sets files by rank. Returns the messages of all
+// ranks, or the error of the first rank that has one.
+template <class T>
+Expected<std::vector<T>> exchange(Bootstrap& bootstrap, const Expected<T>& mine, Fd own, std::vector<Fd>* files) {
+  return exchange_outcomes(mine, [&](std::string_view said, std::vector<std::string>* all) -> Status {
+    const int fd = own.get();
+    std::vector<FromRank> passed;
+    RONDO_TRY(bootstrap.all_gather_here(said, std::span<const int>(&fd, own ? 1 : 0), &passed));
+    for (Rank r = 0; r < bootstrap.nranks(); ++r) {
+      if (!bootstrap.same_host(r)) continue;
+      all->push_back(std::move(passed[r].bytes));
+      files->push_back(passed[r].descriptors.empty() ? Fd() : std::move(passed[r].descriptors[0]));
+      if (r == bootstrap.rank()) files->back() = std::move(own);
+    }
+    return {};
+  });
+}
+
 }  // namespace
 
 ShmTransport::Region::~Region() {
@@ -84,39 +112,8 @@ Expected<std::unique_ptr<ShmTransport::Region>> ShmTransport::map(const std::vec
   return region;
 }
 
-namespace {
-
-// A rank's message before the ranks map each other's memory.
-struct Announcement {
-  ProcessName process;
-  uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
-};
-template <class C>
-void fields(C& c, Announcement& a) {
-  c(a.process.pid, a.process.start_ticks, a.process.pid_namespace, a.probe_address, a.probe_value);
-}
-
-// Collective. Passes this rank's outcome and its file, if it has one. Sets files by rank. Returns the messages of all
-// ranks, or the error of the first rank that has one.
-template <class T>
-Expected<std::vector<T>> exchange(LocalPeers& peers, const Expected<T>& mine, Fd own, std::vector<Fd>* files) {
-  return exchange_outcomes(mine, [&](std::string_view said, std::vector<std::string>* all) -> Status {
-    const int fd = own.get();
-    std::vector<FromRank> passed;
-    RONDO_TRY(peers.all_gather(said, std::span<const int>(&fd, own ? 1 : 0), &passed));
-    for (FromRank& rank : passed) {
-      all->push_back(std::move(rank.bytes));
-      files->push_back(rank.descriptors.empty() ? Fd() : std::move(rank.descriptors[0]));
-    }
-    (*files)[static_cast<size_t>(peers.rank())] = std::move(own);
-    return {};
-  });
-}
-
-}  // namespace
-
-ShmTransport::ShmTransport(const SegmentLayout& layout, LocalPeers& peers)
-    : SegmentTransport(peers.rank(), layout), peers_(peers) {
+ShmTransport::ShmTransport(const SegmentLayout& layout, Bootstrap& bootstrap, const HostLayout& hosts)
+    : SegmentTransport(hosts.local(bootstrap.rank()), layout), bootstrap_(bootstrap), hosts_(hosts) {
   const auto ranks = static_cast<uint64_t>(std::min(kRanksPerFile, layout.nranks));
   file_.small_bytes = round_up(layout.total_bytes + layout.max_connections * kSmallPerConnection, kPageBytes);
   file_.data_bytes = round_up(std::min(uint64_t{layout.max_connections} * layout.data_bytes(), kMostDataBytes),
@@ -125,11 +122,13 @@ ShmTransport::ShmTransport(const SegmentLayout& layout, LocalPeers& peers)
   file_.bytes = file_.data_begin + ranks * file_.data_bytes;
 }
 
-Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(LocalPeers& peers, uint32_t longest_bytes) {
-  std::unique_ptr<ShmTransport> t(new ShmTransport(SegmentLayout(peers.nranks(), longest_bytes), peers));
+Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Bootstrap& bootstrap, const HostLayout& hosts,
+                                                             bool may_pull, uint32_t longest_bytes) {
+  const SegmentLayout layout(hosts.num_ranks(hosts.host(bootstrap.rank())), longest_bytes);
+  std::unique_ptr<ShmTransport> t(new ShmTransport(layout, bootstrap, hosts));
   Fd own;
   const Status ready = t->prepare(&own);
-  RONDO_TRY(t->meet(ready, std::move(own)));
+  RONDO_TRY(t->meet(ready, std::move(own), may_pull));
   return t;
 }
 
@@ -147,12 +146,12 @@ Status ShmTransport::prepare(Fd* own) {
 }
 
 // Two exchanges: files and results. A rank with an error still takes part, and all ranks get its error at once.
-Status ShmTransport::meet(const Status& ready, Fd own) {
+Status ShmTransport::meet(const Status& ready, Fd own, bool may_pull) {
   uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // another rank reads it here
   const Expected<Announcement> mine = Announcement{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
   std::vector<Fd> files, none;
   RONDO_TRY_ASSIGN(const std::vector<Announcement> all,
-                   exchange(peers_, ready.ok() ? mine : Expected<Announcement>(ready), std::move(own), &files));
+                   exchange(bootstrap_, ready.ok() ? mine : Expected<Announcement>(ready), std::move(own), &files));
   for (const Announcement& a : all) processes_.push_back(a.process);
   auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
   files.clear();
@@ -165,9 +164,9 @@ Status ShmTransport::meet(const Status& ready, Fd own) {
     set_places(std::move(places));
     const Rank next = (rank_ + 1) % layout_.nranks;
     const Announcement& a = all[static_cast<size_t>(next)];
-    pulls = peers_.may_pull() && reads(next, a.probe_address, a.probe_value);
+    pulls = may_pull && reads(next, a.probe_address, a.probe_value);
   }
-  RONDO_TRY_ASSIGN(const std::vector<bool> all_pull, exchange(peers_, pulls, Fd(), &none));
+  RONDO_TRY_ASSIGN(const std::vector<bool> all_pull, exchange(bootstrap_, pulls, Fd(), &none));
   can_pull_ = std::find(all_pull.begin(), all_pull.end(), false) == all_pull.end();
   return {};
 }
@@ -217,15 +216,16 @@ ShmTransport::~ShmTransport() {
 }
 
 std::optional<PeerLoss> ShmTransport::find_lost() {
-  auto loss = peers_.find_lost();
-  return loss ? std::optional(PeerLoss{loss->rank, std::move(loss->how)}) : std::nullopt;
+  auto loss = bootstrap_.find_lost();
+  if (!loss || !bootstrap_.same_host(loss->rank)) return std::nullopt;
+  return PeerLoss{hosts_.local(loss->rank), std::move(loss->how)};
 }
 
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   auto own = make_file("rondo-alloc", bytes);
   const Expected<bool> outcome = own.ok() ? Expected<bool>(true) : own.status();
   std::vector<Fd> files;
-  RONDO_TRY(exchange(peers_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
+  RONDO_TRY(exchange(bootstrap_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
   RONDO_TRY(of_rank(rank_, region.status()));
   regions_.push_back(std::move(*region));

@@ -21,17 +21,19 @@
 #include "base/fd.h"
 #include "base/forks.h"
 #include "base/process_name.h"
-#include "bootstrap/local_peers.h"
+#include "bootstrap/bootstrap.h"
+#include "rondo/host_layout.h"
 #include "transport/segment.h"
 
 namespace rondo {
 
 class ShmTransport final : public SegmentTransport {
  public:
-  /// Collective over the local peers, which must outlive the transport. An error of one rank (kExhausted, kSystem) is
-  /// returned to all of them, with its number.
-  /// longest_bytes: the limit of a later set_longest_message().
-  static Expected<std::unique_ptr<ShmTransport>> create(LocalPeers& peers,
+  /// Collective over the Bootstrap's ranks on this host, which are numbered from 0. The Bootstrap must outlive the
+  /// transport. `hosts`: Bootstrap::hosts(). may_pull: false if this rank must not read the others' memory (setting
+  /// cma); then no rank does. longest_bytes: the limit of a later set_longest_message(). An error of one rank
+  /// (kExhausted, kSystem) is returned to all of them, with its number.
+  static Expected<std::unique_ptr<ShmTransport>> create(Bootstrap& bootstrap, const HostLayout& hosts, bool may_pull,
                                                         uint32_t longest_bytes = SegmentLayout::kMostMessageBytes);
   ~ShmTransport() override;
   std::string_view name() const override { return "shm"; }
@@ -61,14 +63,15 @@ class ShmTransport final : public SegmentTransport {
   struct FileLayout {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
-  ShmTransport(const SegmentLayout& layout, LocalPeers& peers);
+  ShmTransport(const SegmentLayout& layout, Bootstrap& bootstrap, const HostLayout& hosts);
   Status prepare(Fd* own);
-  Status meet(const Status& ready, Fd own);
+  Status meet(const Status& ready, Fd own, bool may_pull);
   Expected<std::unique_ptr<Region>> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
   bool reads(Rank peer, uint64_t address, uint64_t value);
 
-  LocalPeers& peers_;
+  Bootstrap& bootstrap_;
+  const HostLayout hosts_;
   FileLayout file_;
   std::shared_ptr<StagingPool> pool_;
   std::unique_ptr<Region> segments_;
