@@ -103,13 +103,13 @@ class Acceptor {
   /// Called when a handshake has ended. The connection is closed afterwards unless its descriptor was moved away.
   using Done = std::function<void(Connection&, bool accepted)>;
 
-  /// Adds the listeners. They must outlive the Acceptor. `local` is a Unix socket and may be empty.
-  Status open(const Fd& local, const std::vector<Fd>& tcp) {
+  /// Takes the listeners. `local` is a Unix socket and may be empty.
+  Status open(Fd local, std::vector<Fd> tcp) {
     event_fd_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-    if (local) listeners_.push_back({local.get(), true});
-    for (const Fd& fd : tcp) listeners_.push_back({fd.get(), false});
+    if (local) listeners_.push_back({std::move(local), true});
+    for (Fd& fd : tcp) listeners_.push_back({std::move(fd), false});
     bool good = static_cast<bool>(event_fd_);
-    for (Listener& l : listeners_) good = good && watch(l.fd, &l);
+    for (Listener& l : listeners_) good = good && watch(l.fd.get(), &l);
     return good ? Status() : Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
   }
   bool is_open() const { return static_cast<bool>(event_fd_); }
@@ -144,17 +144,27 @@ class Acceptor {
     for (const Listener* l : ready) RONDO_TRY(accept_from(*l));
     return {};
   }
-  /// Closes the pending connections, also the copies that a fork made in other processes.
+  /// Closes the pending connections. Connections wait in the kernel until the next serve() and look().
+  void pause() {
+    for (Connection& c : pending_) end(c);
+    pending_.clear();
+    make_ = nullptr;
+    done_ = nullptr;
+  }
+  /// Closes the listeners and the pending connections, also the copies that a fork made in other processes.
   void close() {
     for (Connection& c : pending_) c.fd.shut();
+    for (Listener& l : listeners_) l.fd.shut();
     *this = {};
   }
 
- private:
   struct Listener {
-    int fd;
+    Fd fd;
     bool local;
   };
+  const std::vector<Listener>& listeners() const { return listeners_; }
+
+ private:
   bool watch(int fd, void* what) {
     epoll_event event = {EPOLLIN, {.ptr = what}};
     return ::epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
@@ -201,7 +211,7 @@ class Acceptor {
   Status accept_from(const Listener& l) {
     for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
       std::string address;
-      Fd fd = accept_one(l.fd, l.local ? nullptr : &address);
+      Fd fd = accept_one(l.fd.get(), l.local ? nullptr : &address);
       if (fd) {
         while (pending_.size() >= most_ && close_one(false)) {
         }

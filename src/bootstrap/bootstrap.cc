@@ -59,8 +59,9 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const BootstrapOptions&
   auto port = open_mesh_port(&self, true);
   if (!port.ok()) return of_this_rank(port.status());
   port_ = std::move(*port);
+  port_.set_most(kMaxPending + static_cast<size_t>(nranks));
   const auto between_looks = [&] {
-    port_.take_in(nranks);
+    (void)port_.look();  // so that no queue is full when the peers connect
     return options.interrupt ? options.interrupt() : Status();
   };
   RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, deadline, between_looks));

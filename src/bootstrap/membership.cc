@@ -136,7 +136,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   stop_events();
   const Call call(*this);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
-  port_.shut();
+  port_.close();
   Encoder said;
   said(cause.message(), note.empty() ? note_ : note);
   for (const auto& link : links_)

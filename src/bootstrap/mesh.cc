@@ -36,13 +36,13 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
       peers_(peers),
       port_(port),
       known_(std::move(known)) {
-  own_ = port_.open(peers_.size());
-  port_.acceptor.serve(
-      [this](const Acceptor<ServerHandshake>::Connection& c) {
+  port_.set_most(kMaxPending + peers_.size());
+  port_.serve(
+      [this](const MeshPort::Connection& c) {
         return c.local ? ServerHandshake(secret_, [this](Rank peer) { return pair_of(peer, rank_); })
                        : ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_);
       },
-      [this](Acceptor<ServerHandshake>::Connection& c, bool accepted) { come(c, accepted); }, true);
+      [this](MeshPort::Connection& c, bool accepted) { come(c, accepted); }, true);
 }
 
 // client_name is empty if that rank may not connect to `server`.
@@ -189,7 +189,7 @@ void LinkMaker::advance(Caller* caller, short events) {
 }
 
 // Handles the end of an incoming connection's handshake.
-void LinkMaker::come(Acceptor<ServerHandshake>::Connection& c, bool accepted) {
+void LinkMaker::come(MeshPort::Connection& c, bool accepted) {
   const Rank peer = c.handshake->rank();
   if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
@@ -199,7 +199,7 @@ void LinkMaker::come(Acceptor<ServerHandshake>::Connection& c, bool accepted) {
 }
 
 void LinkMaker::add_to(std::vector<pollfd>* fds) const {
-  fds->push_back({port_.acceptor.event_fd(), POLLIN, 0});
+  fds->push_back({port_.event_fd(), POLLIN, 0});
   for (const Caller& c : callers_) fds->push_back({c.fd.get(), c.connecting ? short{POLLOUT} : short{POLLIN}, 0});
 }
 
@@ -213,7 +213,7 @@ Status LinkMaker::step(const pollfd* polled) {
   size_t i = 1;
   for (Caller& c : callers_) advance(&c, polled[i++].revents);
   drop_ended();
-  const Status s = port_.acceptor.look();
+  const Status s = port_.look();
   return s.ok() ? s : Status(s.code(), fmt::format("rank {} {}", rank_, s.message()));
 }
 
@@ -281,14 +281,17 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
   uint64_t random[2];
   RONDO_TRY(random_bytes(random, sizeof(random)));
   self->unix_name = fmt::format("rondo-{}-{:016x}{:016x}", ::getpid(), random[0], random[1]);
+  RONDO_TRY_ASSIGN(Fd local, listen_abstract(self->unix_name));
+  Listeners tcp;
+  if (across_hosts) {
+    RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+    RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(settings.socket_ifname));
+    RONDO_TRY_ASSIGN(tcp, listen_tcp(addresses, 0));
+    self->tcp_port = tcp.port;
+    self->addresses = tcp.addresses;
+  }
   MeshPort port;
-  RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
-  if (!across_hosts) return port;
-  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
-  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(settings.socket_ifname));
-  RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));
-  self->tcp_port = port.tcp.port;
-  self->addresses = port.tcp.addresses;
+  RONDO_TRY(port.open(std::move(local), std::move(tcp.sockets)));
   return port;
 }
 

@@ -23,27 +23,8 @@ namespace rondo {
 
 constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two ranks
 
-/// The listeners at which peers reach this rank.
-struct MeshPort {
-  Fd local;
-  Listeners tcp;
-  Acceptor<ServerHandshake> acceptor = {};
-  /// Accepts the queued connections and keeps the newest, so that no queue is full when the peers connect. Call this
-  /// only before a LinkMaker has the port.
-  void take_in(int nranks) {
-    if (open(static_cast<size_t>(nranks)).ok()) (void)acceptor.look();
-  }
-  Status open(size_t num_ranks) {
-    acceptor.set_most(kMaxPending + num_ranks);
-    return acceptor.is_open() ? Status() : acceptor.open(local, tcp.sockets);
-  }
-  /// Closes the port, also the copies that a fork made in other processes.
-  void shut() {
-    local.shut();
-    for (Fd& l : tcp.sockets) l.shut();
-    *this = {};
-  }
-};
+/// Where peers reach this rank. Before a LinkMaker has it, look() accepts the queued connections and keeps the newest.
+using MeshPort = Acceptor<ServerHandshake>;
 /// Opens the listeners and writes their addresses into *self. across_hosts: also opens those for other hosts.
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts = true);
 
@@ -57,7 +38,7 @@ class LinkMaker {
   /// `peers` and `port` must outlive it. Connections of `known` peers are refused: they have links.
   LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port, Encryption encryption,
             std::vector<bool> known);
-  ~LinkMaker() { port_.acceptor.close(); }
+  ~LinkMaker() { port_.pause(); }
   LinkMaker(const LinkMaker&) = delete;
   LinkMaker& operator=(const LinkMaker&) = delete;
 
@@ -104,7 +85,7 @@ class LinkMaker {
   }
   void judge(Caller* caller, Status why);
   void fail(Caller* caller, Status why);
-  void come(Acceptor<ServerHandshake>::Connection& connection, bool accepted);
+  void come(MeshPort::Connection& connection, bool accepted);
   void link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session);
 
   const Rank rank_;

@@ -43,19 +43,17 @@ struct Connection {  // of a joiner that has proved the secret
 
 class Root {
  public:
-  Root(Fd local, Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s, int most_full)
-      : local_(std::move(local)),
-        listeners_(std::move(listeners)),
-        secret_(secret),
+  Root(const Secret& secret, Encryption encryption, double deadline_s, int most_full)
+      : secret_(secret),
         encryption_(std::move(encryption)),
         most_full_(most_full),
         deadline_(Clock::now() + seconds(deadline_s)) {}
 
   /// Call before run().
-  Status open() {
+  Status open(Fd local, Listeners listeners) {
     events_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!events_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
-    RONDO_TRY(acceptor_.open(local_, listeners_.sockets));
+    RONDO_TRY(acceptor_.open(std::move(local), std::move(listeners.sockets)));
     if (!watch(acceptor_.event_fd(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
     acceptor_.serve([this](const Arrival&) { return ServerHandshake(secret_, Purpose::kRendezvous, encryption_); },
                     [this](Arrival& a, bool accepted) { come(a, accepted); }, false);
@@ -239,13 +237,8 @@ class Root {
   void close_listeners() {
     if (acceptor_.is_open()) unwatch(acceptor_.event_fd());
     acceptor_.close();
-    if (local_) local_.shut();
-    for (Fd& l : listeners_.sockets) l.shut();
-    listeners_.sockets.clear();
   }
 
-  Fd local_;  // for ranks of this host
-  Listeners listeners_;
   const Secret secret_;
   const Encryption encryption_;
   const int most_full_;
@@ -280,9 +273,8 @@ Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, dou
   const int silent_s = 1;
   for (const Fd& l : listeners.sockets)
     ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
-  const auto root = std::make_shared<Root>(std::move(local), std::move(listeners), secret, std::move(encrypted),
-                                           deadline_s, most_full);
-  RONDO_TRY(root->open());
+  const auto root = std::make_shared<Root>(secret, std::move(encrypted), deadline_s, most_full);
+  RONDO_TRY(root->open(std::move(local), std::move(listeners)));
   const NoSignals inherited;
   Thread thread;
   RONDO_TRY(thread.start("the rendezvous thread", [root] { root->run(); }));

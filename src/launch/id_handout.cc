@@ -102,7 +102,7 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   int num_refusals = 0;
   KnownAskers known;  // the number of others is limited (bootstrap/acceptor.h)
   Acceptor<FixedGreeting> acceptor;
-  RONDO_TRY(acceptor.open(*listener, {}));
+  RONDO_TRY(acceptor.open(std::move(*listener), {}));
   acceptor.serve(
       [&](const Asker& a) {
         uid_t uid = 0;
@@ -131,7 +131,7 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
     pollfd p{acceptor.event_fd(), POLLIN, 0};
     ::poll(&p, 1, deadline.slice_ms());
   }
-  listener->shut();
+  acceptor.close();
   answer_all(known, StatusCode::kOk, {id.bytes, sizeof(id.bytes)});
   return {};
 }

@@ -85,8 +85,8 @@ TEST(Mesh, APortIsAskedUntilItCloses) {
     std::vector<Fd> accepted;
     std::string who;
     auto comes = [&] {
-      for (const Fd* listener : {&theirs.local, &theirs.tcp.sockets[0]})
-        if (Fd fd = accept_one(listener->get(), &who)) accepted.push_back(std::move(fd));
+      for (const MeshPort::Listener& listener : theirs.listeners())
+        if (Fd fd = accept_one(listener.fd.get(), &who)) accepted.push_back(std::move(fd));
       return !accepted.empty();
     };
     EXPECT_TRUE(step_for(5000, comes));
@@ -95,7 +95,7 @@ TEST(Mesh, APortIsAskedUntilItCloses) {
     EXPECT_TRUE(step_for(5000, comes)) << "dropped, it comes again";
     EXPECT_TRUE(maker.take_failures().empty());
     accepted.clear();
-    theirs.shut();
+    theirs.close();
     std::vector<LinkMaker::Failure> failures;
     EXPECT_TRUE(step_for(5000, [&] { return !(failures = maker.take_failures()).empty(); }));
     ASSERT_EQ(failures.size(), 1u);
@@ -124,13 +124,14 @@ TEST(Mesh, AConnectionThatIsClosedUnansweredIsMadeAgain) {
       });
     };
     std::string who;
+    const int listener = theirs.listeners()[their_host == 1 ? 0 : 1].fd.get();  // the Unix socket, TCP
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(step_until([&] {  // accepted, and closed
-        return static_cast<bool>(accept_one((their_host == 1 ? theirs.local : theirs.tcp.sockets[0]).get(), &who));
+        return static_cast<bool>(accept_one(listener, &who));
       }));
       ASSERT_TRUE(failures.empty()) << failures[0].why.to_string();
     }
-    theirs.shut();
+    theirs.close();
     EXPECT_TRUE(step_until([] { return false; }));
     ASSERT_EQ(failures.size(), 1u);
     expect_error(failures[0].why, StatusCode::kPeerLost, {"refused"});
@@ -153,7 +154,7 @@ TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
   met.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
   const Fd root(ends[1]);
   MeshPort port;
-  port.local = std::move(*listen_abstract(met.peers[0].unix_name));
+  ASSERT_OK(port.open(std::move(*listen_abstract(met.peers[0].unix_name)), {}));
   const Deadline deadline(20, nullptr);
   Status meshed;
   std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, port, deadline).status(); });

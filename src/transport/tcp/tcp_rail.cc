@@ -65,9 +65,9 @@ Status TcpRail::open(const std::vector<std::string>& addresses) {
   }
   for (const std::string& text : local_ ? std::vector<std::string>() : addresses)
     if (const auto address = IpAddress::parse(text)) at.push_back(*address);
-  RONDO_TRY_ASSIGN(listeners_, listen_tcp(at, 0));
-  address_ = fmt::format("{} {}", listeners_.port, local_ ? local_->text() : "");
-  RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
+  RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(at, 0));
+  address_ = fmt::format("{} {}", listeners.port, local_ ? local_->text() : "");
+  RONDO_TRY(acceptor_.open(Fd(), std::move(listeners.sockets)));
   acceptor_.set_most(kMostUnknown + pairs_.size());
   using Arrival = Acceptor<FixedGreeting>::Connection;
   acceptor_.serve([this](const Arrival&) { return FixedGreeting(greeting_bytes()); },
@@ -82,14 +82,6 @@ Status TcpRail::open(const std::vector<std::string>& addresses) {
     return Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
   return {};
 }
-
-void TcpRail::stop_listening() {
-  acceptor_.close();
-  for (Fd& l : listeners_.sockets) l.shut();  // also for copies that a fork left in other processes
-  listeners_.sockets.clear();
-}
-
-TcpRail::~TcpRail() { stop_listening(); }
 
 void TcpRail::add(std::unique_ptr<Connection> c) {
   c->since_ns = monotonic_ns();
@@ -317,7 +309,7 @@ bool TcpRail::progress() {
   }
   if (num_admitted_ + 1 == pairs_.size() && acceptor_.is_open()) {
     epoll_ctl(events_.get(), EPOLL_CTL_DEL, acceptor_.event_fd(), nullptr);
-    stop_listening();
+    acceptor_.close();
   }
   return moves_ != before;
 }

@@ -45,7 +45,7 @@ class TcpRail final : public Rail {
   /// Listens. A device is a network interface, whose address all connections use; without one the rail listens at the
   /// options' addresses. Errors: kInvalidArgument (no such interface, or no address), kSystem.
   static Expected<std::unique_ptr<Rail>> create(Sink& sink, const RailOptions& options);
-  ~TcpRail() override;
+  ~TcpRail() override { acceptor_.close(); }
 
   bool progress() override;
   void push() override;
@@ -125,7 +125,6 @@ class TcpRail final : public Rail {
   void dial(Connection& c);
   void add(std::unique_ptr<Connection> c);
   void watch(Connection& c);
-  void stop_listening();
   size_t greeting_bytes() const;
   std::string greeting_to(Rank to);
   Rank who_greets(std::string_view greeting);
@@ -152,8 +151,7 @@ class TcpRail final : public Rail {
   void drop(Connection& c);
   void keep_out_of_buffers(Connection& c);
 
-  std::optional<IpAddress> local_;  // the interface's
-  Listeners listeners_;
+  std::optional<IpAddress> local_;    // the interface's
   Acceptor<FixedGreeting> acceptor_;  // of connections that have not said yet whose they are
   size_t num_admitted_ = 0;
   std::vector<Pair> pairs_;  // by rank of the peer
