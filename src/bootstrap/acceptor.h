@@ -221,9 +221,7 @@ class Acceptor {
       } else if (errno != EMFILE && errno != ENFILE) {
         return {};
       } else if (!close_one(spare_greeted_)) {  // waiting would not free a descriptor
-        return Status(
-            StatusCode::kSystem,
-            fmt::format("cannot accept a connection: {}; raise this process's limit (ulimit -n)", errno_text(EMFILE)));
+        return Status(StatusCode::kSystem, "cannot accept a connection: " + errno_text(EMFILE));
       }
     }
     return {};

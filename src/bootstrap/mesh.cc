@@ -124,9 +124,8 @@ void LinkMaker::dial(Caller* caller) {
     return;
   }
   if (!caller->fd && (error == EMFILE || error == ENFILE)) {
-    own_ = Status(StatusCode::kSystem, fmt::format("rank {} cannot connect to rank {}: {}; raise this process's limit "
-                                                   "(ulimit -n)",
-                                                   rank_, caller->peer, errno_text(error)));
+    own_ = Status(StatusCode::kSystem,
+                  fmt::format("rank {} cannot connect to rank {}: {}", rank_, caller->peer, errno_text(error)));
     return;
   }
   if (!caller->fd)
