@@ -13,7 +13,6 @@
 // Thread safety: none; plain functions from any thread.
 #pragma once
 
-#include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include <algorithm>

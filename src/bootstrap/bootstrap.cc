@@ -136,9 +136,8 @@ std::vector<Rank> Bootstrap::look(int slice_ms) {
   for (int i = 0; i < n; ++i) {
     const auto peer = static_cast<Rank>(events[i].data.u64 & 0xffffffff);
     const bool process_ended = (events[i].data.u64 & kPidfdEvent) != 0;
-    if (process_ended || (events[i].events & ~EPOLLIN) != 0)
-      links_[peer]->drain();  // there may be a goodbye before the end
-    else links_[peer]->drain_announced();
+    const bool ends = process_ended || (events[i].events & ~EPOLLIN) != 0;  // there may be a goodbye before the end
+    links_[peer]->drain(ends ? Link::Until::kNothingIsLeft : Link::Until::kShortRead);
     judge(peer, process_ended);
     heard.push_back(peer);
   }

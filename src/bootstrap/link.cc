@@ -160,14 +160,9 @@ bool Link::flush_locked() {
   return true;
 }
 
-void Link::drain() {
+void Link::drain(Until until) {
   const std::lock_guard lock(mutex_);
-  drain_locked();
-}
-
-void Link::drain_announced() {
-  const std::lock_guard lock(mutex_);
-  drain_locked(Until::kShortRead);
+  drain_locked(until);
 }
 
 void Link::drain_locked(Until until) {

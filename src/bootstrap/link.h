@@ -67,11 +67,10 @@ class Link {
   void drop_unsent();
   /// Writes as much as the socket takes. Returns true if nothing is left, also if the link has ended.
   bool flush();
-  /// Reads all bytes that have arrived, and the end of the stream.
-  void drain();
-  /// Same as drain() with one system call less, for links that poll reports as readable. If the stream ends right after
-  /// the data, the next poll may report the end.
-  void drain_announced();
+  enum class Until { kNothingIsLeft, kShortRead };
+  /// Reads all bytes that have arrived, and the end of the stream. kShortRead saves one system call for links that poll
+  /// reports as readable. If the stream ends right after the data, the next poll may report the end.
+  void drain(Until until = Until::kNothingIsLeft);
   std::optional<Frame> pop() { return pop_from(frames_); }
   /// Same as pop(), for membership events, which may arrive between any other frames.
   std::optional<Frame> pop_events() { return pop_from(events_); }
@@ -95,7 +94,6 @@ class Link {
   bool flush_locked();
   bool flush_sealed();
   bool unseal_locked(std::string_view arrived);
-  enum class Until { kNothingIsLeft, kShortRead };
   void drain_locked(Until until = Until::kNothingIsLeft);
   bool parse_locked();
   void end_locked(std::string why);
