@@ -31,45 +31,13 @@ bool same_secretly(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Sends a short message. The socket's buffer is empty: if it does not take the whole message, the connection is broken.
-bool send_whole(int fd, std::string_view bytes) {
-  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-}
-
-// Returns the key for the TLS session of a connection. It depends on the secret, the transcript and encryption.psk.
-Mac tls_key(const Secret& secret, const std::string& transcript, const Encryption& encryption) {
-  return hmac_sha256(secret, "tls" + transcript + encryption.psk);
-}
-
-// Sends the pending output of the session.
-bool send_part(int fd, TlsSession& session) {
-  const std::string bytes = session.to_send();
-  return bytes.empty() || send_whole(fd, bytes);
-}
-
-// Continues a TLS handshake with the bytes that have arrived. Returns true if it is complete. Errors: kPeerLost, TLS's.
-Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
-  while (!session.ready()) {
-    char buffer[4096];
-    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return false;
-    if (n < 0) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
-    if (n == 0) return Status(StatusCode::kPeerLost, "the other side closed the connection in the TLS handshake");
-    const Status taken = session.take({buffer, static_cast<size_t>(n)});
-    const bool sent = send_part(fd, session);  // after an error this sends TLS's alert
-    RONDO_TRY(taken);
-    if (!sent) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
-  }
-  return true;
-}
-
 std::string pair_text(const RankPair& pair) {
   Encoder w;
   w.raw(kMagic)(kVersion, Purpose::kMeshOnHost, pair.client, pair.server, pair.client_name, pair.server_name);
   return w.take();
 }
 
+constexpr std::string_view kProving = "proving the secret", kShaking = "making the TLS handshake";
 constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT to the same value on all ranks";
 
 }  // namespace
@@ -114,13 +82,63 @@ Secret secret_from_text(std::string_view text) {
   return secret;
 }
 
-ClientHandshake::State ClientHandshake::fail(StatusCode code, std::string why) {
-  status_ = Status(code, std::move(why));
+Handshake::State Handshake::fail(Status why) {
+  status_ = std::move(why);
   return State::kFailed;
 }
 
+Handshake::State Handshake::receive(int fd, size_t wanted, std::string_view doing) {
+  while (inbox_.size() < wanted) {
+    char buffer[64];
+    const ssize_t n = ::recv(fd, buffer, std::min(wanted - inbox_.size(), sizeof buffer), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+    if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+    inbox_.append(buffer, static_cast<size_t>(n));
+  }
+  return State::kAccepted;
+}
+
+// Sends a short message. The socket's buffer is empty: if it does not take the whole message, the connection is broken.
+Handshake::State Handshake::send(int fd, std::string_view bytes, std::string_view doing) {
+  const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (n == static_cast<ssize_t>(bytes.size())) return State::kUnderWay;
+  return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+}
+
+// The key of the TLS session depends on the secret, the transcript and encryption.psk.
+Handshake::State Handshake::accept(int fd, TlsSession::Role role) {
+  if (!encryption_.on) return State::kAccepted;
+  auto session = TlsSession::create(role, hmac_sha256(secret_, "tls" + transcript_ + encryption_.psk));
+  if (!session.ok()) return fail(session.status());
+  session_ = std::move(*session);
+  if (role == TlsSession::Role::kClient)
+    if (const State s = send(fd, session_->to_send(), kShaking); s != State::kUnderWay) return s;
+  return shake_hands(fd);
+}
+
+// Continues a TLS handshake with the bytes that have arrived.
+Handshake::State Handshake::shake_hands(int fd) {
+  while (!session_->ready()) {
+    char buffer[4096];
+    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), kShaking));
+    if (n == 0)
+      return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", kShaking));
+    const Status taken = session_->take({buffer, static_cast<size_t>(n)});
+    const std::string answer = session_->to_send();  // after an error this is TLS's alert
+    const State sent = answer.empty() ? State::kUnderWay : send(fd, answer, kShaking);
+    if (!taken.ok()) return fail(taken);
+    if (sent != State::kUnderWay) return sent;
+  }
+  return State::kAccepted;
+}
+
 ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
-    : purpose_(Purpose::kMeshOnHost),
+    : Handshake(secret, Purpose::kMeshOnHost, {}),
       rank_(pair.client),
       proven_(true),
       expected_(hmac_sha256(secret, "server" + pair_text(pair))) {
@@ -130,34 +148,22 @@ ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
 }
 
 ClientHandshake::State ClientHandshake::start(int fd) {
-  if (proven_)
-    return send_whole(fd, transcript_) ? State::kUnderWay
-                                       : fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
+  if (proven_) return send(fd, transcript_, kProving);
   std::string nonce(kNonceBytes, '\0');
-  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
-    return fail(s.code(), std::string(s.message()));
+  if (Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(std::move(s));
   Encoder hello;
   hello.raw(kMagic)(kVersion, encryption_.on, purpose_, rank_).raw(nonce);
   transcript_ = hello.take();
-  if (!send_whole(fd, transcript_))
-    return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
-  return State::kUnderWay;
+  return send(fd, transcript_, "greeting the other side");
 }
 
 ClientHandshake::State ClientHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
-    const size_t wanted = proven_ ? kVerdictBytes : kChallengeBytes;
-    const char* doing = proven_ ? "waiting for the verdict" : "waiting for the other side's challenge";
-    char buffer[std::max(kVerdictBytes, kChallengeBytes)];
-    const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
-    if (n <= 0 && !differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
-    if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
-    if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
-    inbox_.append(buffer, static_cast<size_t>(n));
-    if (inbox_.size() < wanted) continue;
+    const State read = proven_ ? receive(fd, kVerdictBytes, "waiting for the verdict")
+                               : receive(fd, kChallengeBytes, "waiting for the other side's challenge");
+    if (read == State::kFailed && !differs_.ok()) return fail(differs_);
+    if (read != State::kAccepted) return read;
     if (proven_) return judge_verdict(fd);
     if (const State s = answer_challenge(fd); s != State::kUnderWay) return s;
   }
@@ -177,9 +183,7 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   inbox_.clear();
   proven_ = true;
   expected_ = hmac_sha256(secret_, "server" + transcript_);
-  if (!send_whole(fd, view(hmac_sha256(secret_, "client" + transcript_))))
-    return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
-  return State::kUnderWay;
+  return send(fd, view(hmac_sha256(secret_, "client" + transcript_)), kProving);
 }
 
 ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
@@ -187,19 +191,7 @@ ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
     return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
   if (!same_secretly(std::string_view(inbox_).substr(1), view(expected_)))
     return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
-  if (!differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
-  if (!encryption_.on) return State::kAccepted;
-  auto session = TlsSession::create(TlsSession::Role::kClient, tls_key(secret_, transcript_, encryption_));
-  if (!session.ok()) return fail(session.status().code(), std::string(session.status().message()));
-  session_ = std::move(*session);
-  if (!send_part(fd, *session_)) return fail(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
-  return shake_hands(fd);
-}
-
-ClientHandshake::State ClientHandshake::shake_hands(int fd) {
-  const auto done = shake_tls_hands(fd, *session_);
-  if (!done.ok()) return fail(done.status().code(), std::string(done.status().message()));
-  return *done ? State::kAccepted : State::kUnderWay;
+  return differs_.ok() ? accept(fd, TlsSession::Role::kClient) : fail(differs_);
 }
 
 Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Deadline& deadline) {
@@ -210,28 +202,16 @@ Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshak
   return handshake.take_session();
 }
 
-ServerHandshake::State ServerHandshake::fail(std::string why) {
-  why_ = std::move(why);
-  return State::kFailed;
-}
-
 ServerHandshake::State ServerHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
-    // Read no byte after the handshake: those belong to the next reader.
     const size_t wanted = challenged_ ? kProofBytes : pair_of_ ? kPairHelloBytes : kHelloBytes;
-    char buffer[std::max(kHelloBytes, kPairHelloBytes)];
-    const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
-    if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), wanted));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
-    if (n < 0) return fail(errno_text(errno));
-    inbox_.append(buffer, static_cast<size_t>(n));
+    const State read = receive(fd, wanted, kProving);
     // Refuse wrong bytes at once, instead of waiting for a complete hello.
     const size_t known = std::min(inbox_.size(), kMagic.size());
     if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
-      return fail("does not use rondo's protocol");
-    if (inbox_.size() < wanted) continue;
+      return fail(StatusCode::kMismatch, "does not use rondo's protocol");
+    if (read != State::kAccepted) return read;
     if (challenged_) return judge_proof(fd, inbox_, transcript_);
     if (const State s = answer_hello(fd); s != State::kUnderWay) return s;
   }
@@ -247,14 +227,16 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
   Encoder challenge;
   if (!pair_of_) {
     std::string nonce(kNonceBytes, '\0');
-    if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
+    if (Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(std::move(s));
     challenge.raw(kMagic)(kVersion, encryption_.on).raw(nonce);
-    if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
+    if (const State sent = send(fd, challenge.bytes(), "sending the challenge"); sent != State::kUnderWay) return sent;
   }
   if (version != kVersion)
-    return fail(fmt::format("uses version {} of the handshake, this side {}", version, kVersion));
+    return fail(StatusCode::kMismatch,
+                fmt::format("uses version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(purpose_))
-    return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
+    return fail(StatusCode::kMismatch,
+                fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
   if (pair_of_) {
     const RankPair pair = pair_of_(rank_);
     return judge_proof(fd, pair.client_name.empty() ? std::string_view() : r.raw(sizeof(Mac)), pair_text(pair));
@@ -275,23 +257,14 @@ ServerHandshake::State ServerHandshake::judge_proof(int fd, std::string_view pro
     verdict(encryption_differs_ ? kDiffers : kAccept);
     verdict.raw(view(hmac_sha256(secret_, fmt::format("server{}", transcript))));
   }
-  const bool sent = send_whole(fd, verdict.bytes());
-  if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
+  const State sent = send(fd, verdict.bytes(), "sending the verdict");
+  if (wrong_secret_)
+    return fail(StatusCode::kUnauthorized, fmt::format("claims rank {} and does not hold the id's secret", rank_));
   if (encryption_differs_)
-    return fail(fmt::format("{}, and this side {}: {}", client_encrypts_ ? "encrypts" : "does not encrypt",
+    return fail(StatusCode::kMismatch,
+                fmt::format("{}, and this side {}: {}", client_encrypts_ ? "encrypts" : "does not encrypt",
                             encryption_.on ? "does" : "does not", kSetAlike));
-  if (!sent) return fail("cannot be written to: " + errno_text(errno));
-  if (!encryption_.on) return State::kAccepted;
-  auto session = TlsSession::create(TlsSession::Role::kServer, tls_key(secret_, transcript_, encryption_));
-  if (!session.ok()) return fail(session.status().to_string());
-  session_ = std::move(*session);
-  return shake_hands(fd);
-}
-
-ServerHandshake::State ServerHandshake::shake_hands(int fd) {
-  const auto done = shake_tls_hands(fd, *session_);
-  if (!done.ok()) return fail(std::string(done.status().message()));
-  return *done ? State::kAccepted : State::kUnderWay;
+  return sent == State::kUnderWay ? accept(fd, TlsSession::Role::kServer) : sent;
 }
 
 }  // namespace rondo

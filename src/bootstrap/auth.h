@@ -34,6 +34,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bootstrap/socket.h"
 #include "bootstrap/tls.h"
@@ -61,82 +62,87 @@ struct RankPair {
   std::string_view client_name, server_name;  // random, made for this communicator only
 };
 
-/// The client's side. It never blocks. Call start(), then advance() whenever the socket is readable.
-class ClientHandshake {
+/// What both sides of a handshake have in common. Neither ever blocks.
+class Handshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
-  ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
-      : secret_(secret), purpose_(purpose), rank_(rank), encryption_(std::move(encryption)) {}
-  /// Makes the short form.
-  ClientHandshake(const Secret& secret, const RankPair& pair);
-  State start(int fd);
-  State advance(int fd);
-  /// Returns the reason after kFailed: kUnauthorized (refused, or the server does not hold the secret), kPeerLost,
-  /// kMismatch (another program or another version answers), kSystem.
+  /// Returns the reason after kFailed.
   const Status& status() const { return status_; }
   /// Returns the TLS session of the connection after kAccepted, nullptr if the connection is not encrypted.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
 
- private:
-  State fail(StatusCode code, std::string why);
-  State answer_challenge(int fd);
-  State judge_verdict(int fd);
+ protected:
+  Handshake(const Secret& secret, Purpose purpose, Encryption encryption)
+      : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
+  State fail(Status why);
+  State fail(StatusCode code, std::string why) { return fail(Status(code, std::move(why))); }
+  /// Reads until the inbox has `wanted` bytes, and none of the following ones. kAccepted: it has them.
+  State receive(int fd, size_t wanted, std::string_view doing);
+  State send(int fd, std::string_view bytes, std::string_view doing);
+  /// Ends the handshake, with TLS's own if the connection is encrypted.
+  State accept(int fd, TlsSession::Role role);
   State shake_hands(int fd);
+
   Secret secret_;
   Purpose purpose_;
-  Rank rank_;
   Encryption encryption_;
   std::unique_ptr<TlsSession> session_;
+  std::string inbox_;
+  std::string transcript_;
+
+ private:
+  Status status_;
+};
+
+/// The client's side. Call start(), then advance() whenever the socket is readable. Errors: kUnauthorized (refused, or
+/// the server does not hold the secret), kPeerLost, kMismatch (another program or another version answers), kSystem.
+class ClientHandshake : public Handshake {
+ public:
+  ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
+      : Handshake(secret, purpose, std::move(encryption)), rank_(rank) {}
+  /// Makes the short form.
+  ClientHandshake(const Secret& secret, const RankPair& pair);
+  State start(int fd);
+  State advance(int fd);
+
+ private:
+  State answer_challenge(int fd);
+  State judge_verdict(int fd);
+  Rank rank_;
   bool proven_ = false;
   Mac expected_ = {};  // the server's proof
   Status differs_;     // kMismatch if only one side encrypts
-  std::string inbox_;
-  std::string transcript_;
-  Status status_;
 };
 
 /// Runs the client's side and blocks until it has ended. Errors: those of ClientHandshake, kTimeout, kAborted.
 Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Deadline& deadline);
 
-/// The server's side. It never blocks. Call advance() whenever the socket is readable.
-class ServerHandshake {
+/// The server's side. Call advance() whenever the socket is readable.
+class ServerHandshake : public Handshake {
  public:
-  enum class State { kUnderWay, kAccepted, kFailed };
   using PairOf = std::function<RankPair(Rank)>;
   ServerHandshake(const Secret& secret, Purpose purpose, Encryption encryption = {})
-      : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
+      : Handshake(secret, purpose, std::move(encryption)) {}
   /// Makes the short form. pair_of returns the pair for the rank that a client claims. An empty client_name means that
   /// this rank may not connect here.
   ServerHandshake(const Secret& secret, PairOf pair_of)
-      : secret_(secret), purpose_(Purpose::kMeshOnHost), pair_of_(std::move(pair_of)) {}
+      : Handshake(secret, Purpose::kMeshOnHost, {}), pair_of_(std::move(pair_of)) {}
   State advance(int fd);
-  /// See ClientHandshake.
-  std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
   bool has_greeted() const { return challenged_; }  // always false in the short form, which checks a hello at once
-  Rank rank() const { return rank_; }             // as claimed by the client; proven after kAccepted
-  const std::string& why() const { return why_; }  // after kFailed
+  Rank rank() const { return rank_; }               // as claimed by the client; proven after kAccepted
   bool was_wrong_secret() const { return wrong_secret_; }
   /// Returns true after kFailed if rank() has proved the secret and only one of the two sides encrypts.
   bool encryption_differs() const { return encryption_differs_; }
 
  private:
-  State fail(std::string why);
   State answer_hello(int fd);
   State judge_proof(int fd, std::string_view proof, std::string_view transcript);
-  State shake_hands(int fd);
-  Secret secret_;
-  Purpose purpose_;
-  Encryption encryption_;
   PairOf pair_of_;  // only in the short form
-  std::unique_ptr<TlsSession> session_;
   Rank rank_ = -1;
   bool challenged_ = false;
   bool wrong_secret_ = false;
   bool client_encrypts_ = false;
   bool encryption_differs_ = false;
-  std::string inbox_;
-  std::string transcript_;
-  std::string why_;
 };
 
 }  // namespace rondo

@@ -192,7 +192,8 @@ void LinkMaker::come(MeshPort::Connection& c, bool accepted) {
   const Rank peer = c.handshake->rank();
   if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
-                 (c.local ? local_peer_name(c.fd.get()) : c.address).c_str(), c.handshake->why().c_str());
+                 (c.local ? local_peer_name(c.fd.get()) : c.address).c_str(),
+                 std::string(c.handshake->status().message()).c_str());
   if (accepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) && !known_[peer])
     link(peer, std::move(c.fd), c.local, c.handshake->take_session());
 }

@@ -101,7 +101,8 @@ class Root {
 
   void come(Arrival& a, bool accepted) {
     if (a.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
-      std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", a.address.c_str(), a.handshake->why().c_str(),
+      std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", a.address.c_str(),
+                   std::string(a.handshake->status().message()).c_str(),
                    num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
     if (a.handshake->encryption_differs()) fail_for_encryption(a);
     if (!accepted) return;

@@ -85,7 +85,7 @@ TEST(Handshake, EncryptsWhereBothAreToldTo) {
   SecretMeeting m(kSecret, kSecret, Purpose::kMesh, on, on);
   m.run();
   ASSERT_EQ(m.client_state, ClientHandshake::State::kAccepted) << m.client.status().to_string();
-  ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted) << m.server.why();
+  ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted) << m.server.status().to_string();
   const auto client = m.client.take_session(), server = m.server.take_session();
   ASSERT_TRUE(client != nullptr && server != nullptr);
   ASSERT_TRUE(client->seal("hello").ok());
@@ -100,7 +100,7 @@ TEST(Handshake, OneThatEncryptsAndOneThatDoesNotPartAtOnce) {
     SecretMeeting m(kSecret, kSecret, Purpose::kMesh, {client_does}, {!client_does});
     m.run();
     EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
-    EXPECT_NE(m.server.why().find("RONDO_ENCRYPT"), std::string::npos) << m.server.why();
+    EXPECT_NE(m.server.status().message().find("RONDO_ENCRYPT"), std::string::npos) << m.server.status().to_string();
     ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
     EXPECT_EQ(m.client.status().code(), StatusCode::kMismatch);
     EXPECT_NE(m.client.status().message().find("RONDO_ENCRYPT"), std::string::npos) << m.client.status().to_string();
