@@ -25,11 +25,7 @@ struct CommunicatorImpl::ResizeRequest {
 
   template <class C>
   friend void fields(C& c, ResizeRequest& r) {
-    auto code = static_cast<uint8_t>(r.status.code());
-    std::string why(r.status.message());
-    c(r.call, r.first, r.second, r.bytes, code, why);
-    if constexpr (C::kDecodes)
-      if (code != 0) r.status = status_from_peer(code, why);
+    c(r.call, r.first, r.second, r.bytes, r.status);
   }
 };
 

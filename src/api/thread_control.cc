@@ -102,10 +102,7 @@ Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* al
 Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers outcomes,
                    meeting_->gather(rank_, {encode_outcome(made), nullptr}, wait(options, true)));
-  for (const ThreadMeeting::Offer& o : *outcomes) {
-    Decoder theirs(o.bytes);
-    if (const auto code = theirs.get<uint8_t>(); code != 0) return status_from_peer(code, theirs.text());
-  }
+  for (const ThreadMeeting::Offer& o : *outcomes) RONDO_TRY(Decoder(o.bytes).get<Status>());
   return {};
 }
 

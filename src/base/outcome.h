@@ -31,12 +31,16 @@ inline Status status_from_peer(uint8_t code, std::string_view text) {
   return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));
 }
 
-/// A status alone, which may be ok.
-inline std::string encode_outcome(const Status& s) {
-  Encoder e;
-  e(static_cast<uint8_t>(s.code()), s.message());
-  return e.take();
+/// A status, ok or not, as a message or a field of one.
+template <class C>
+void fields(C& c, Status& s) {
+  auto code = static_cast<uint8_t>(s.code());
+  std::string text(s.message());
+  c(code, text);
+  if constexpr (C::kDecodes) s = code == 0 ? Status() : status_from_peer(code, text);
 }
+
+inline std::string encode_outcome(const Status& s) { return encode(s); }
 template <class T>
 std::string encode_outcome(const Expected<T>& outcome) {
   return outcome.ok() ? encode_outcome(Status()) + encode(*outcome) : encode_outcome(outcome.status());
@@ -44,10 +48,9 @@ std::string encode_outcome(const Expected<T>& outcome) {
 
 /// The status of `rank`, with its number, and the decoder behind it. Errors also: kMismatch (not an outcome).
 inline Status read_status(Decoder& d, size_t rank) {
-  const auto code = d.get<uint8_t>();
-  const std::string_view why = d.text();
-  if (d.ok() && code == 0) return {};
-  if (d.ok()) return status_from_peer(code, "rank " + std::to_string(rank) + ": " + std::string(why));
+  const auto said = d.get<Status>();
+  if (d.ok() && said.ok()) return {};
+  if (d.ok()) return Status(said.code(), "rank " + std::to_string(rank) + ": " + std::string(said.message()));
   return Status(StatusCode::kMismatch,
                 "rank " + std::to_string(rank) + " runs another version of rondo, or makes another call");
 }

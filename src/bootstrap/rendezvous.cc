@@ -108,11 +108,8 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
 }
 
 Status refusal(const Frame& frame) {
-  Decoder r(frame.payload);
-  const auto code = r.get<uint8_t>();
-  const std::string_view message = r.text();
-  return r.finished() ? status_from_peer(code, message)
-                      : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
+  const auto said = decode<Status>(frame.payload);
+  return said && !said->ok() ? *said : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
 }
 
 std::shared_ptr<const std::string> refusal_payload(const Status& why) {

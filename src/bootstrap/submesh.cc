@@ -4,8 +4,6 @@
 //
 // Afterwards the mesh and its parent share nothing. Either may be closed first. If a member dies before its links are
 // made, the parent's links show it.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -36,12 +34,9 @@ Status Bootstrap::finish_child(const std::vector<Rank>& members, const std::vect
   std::vector<PeerInfo> peers;
   std::string names = "child";
   for (size_t i = 0; i < members.size(); ++i) {
-    Decoder r(offers[i]);
-    RONDO_TRY(read_status(r, static_cast<size_t>(members[i])));
-    peers.push_back(r.get<PeerInfo>());
-    if (!r.finished())
-      return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", members[i]));
-    names += ' ' + peers.back().unix_name;
+    RONDO_TRY_ASSIGN(PeerInfo peer, read_outcome<PeerInfo>(offers[i], static_cast<size_t>(members[i])));
+    names += ' ' + peer.unix_name;
+    peers.push_back(std::move(peer));
   }
   Secret secret;
   std::memcpy(secret.data(), hmac_sha256(secret_, names).data(), secret.size());

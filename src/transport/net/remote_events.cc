@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "base/outcome.h"
 #include "transport/net/remote.h"
 
 namespace rondo::net {
@@ -82,8 +81,7 @@ bool RemoteTransport::note_end(Rank r, std::string_view bytes) {
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
   if (note.differ_by >= 0 && note.differ_by < nranks_)
     take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
-  if (note.failure_code != 0)
-    remotes_[static_cast<size_t>(r)]->failure = status_from_peer(note.failure_code, note.failure);
+  if (!note.failure.ok()) remotes_[static_cast<size_t>(r)]->failure = note.failure;
   return true;
 }
 

@@ -150,8 +150,8 @@ void RemoteTransport::leave() {
       note.differ_place = disagreement_->place;
       note.difference = disagreement_->text.substr(0, PartingNote::kMostTextBytes);
     }
-    note.failure_code = static_cast<uint8_t>(failure_.code());
-    note.failure = failure_.message().substr(0, PartingNote::kMostFailureBytes);
+    if (!failure_.ok())
+      note.failure = {failure_.code(), std::string(failure_.message().substr(0, PartingNote::kMostFailureBytes))};
     const std::string bytes = encode(note);
     bootstrap_.part(bytes);
     fifos_->carry(*rails_);

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/codec.h"
+#include "base/outcome.h"
 #include "trace/operation_record.h"
 
 namespace rondo::net {
@@ -25,14 +25,13 @@ struct PartingNote {
   uint64_t differ_place = 0;  // the operation
   std::string reason;         // of the abort
   std::string difference;
-  uint8_t failure_code = 0;  // a StatusCode; 0: no failure
-  std::string failure;
+  Status failure;  // ok: none
 
   static constexpr size_t kMostTextBytes = 480, kMostFailureBytes = 1000;
 };
 template <class C>
 void fields(C& c, PartingNote& n) {
-  c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
+  c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure);
 }
 
 struct StatusPages {
