@@ -75,8 +75,8 @@ Mac hmac_sha256(const Secret& secret, std::string_view text) {
   return mac;
 }
 
-Secret secret_from_text(std::string_view text) {
-  const Mac hash = hmac_sha256(Secret{'r', 'o', 'n', 'd', 'o', ' ', 's', 'e', 'c', 'r', 'e', 't'}, text);
+Secret derive_secret(const Secret& from, std::string_view text) {
+  const Mac hash = hmac_sha256(from, text);
   Secret secret;
   std::memcpy(secret.data(), hash.data(), secret.size());
   return secret;

@@ -51,8 +51,8 @@ using Mac = std::array<uint8_t, 32>;
 Status random_bytes(void* data, size_t bytes);
 /// Returns HMAC-SHA256 (RFC 2104).
 Mac hmac_sha256(const Secret& secret, std::string_view text);
-/// Derives a secret from a text that a user has set: the first 16 bytes of the text's HMAC-SHA256 under a fixed label.
-Secret secret_from_text(std::string_view text);
+/// Derives a secret from another one: the first 16 bytes of the text's HMAC-SHA256.
+Secret derive_secret(const Secret& from, std::string_view text);
 
 enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2, kMeshOnHost = 3 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "config/setting_table.h"
 
@@ -20,10 +19,7 @@ constexpr double kHearMs = 10;
 
 // Every listener has its own secret. Therefore a peer proves that it is the listener in the table, not only a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
-  const Mac mac = hmac_sha256(secret, "mesh " + listener.unix_name);
-  Secret own;
-  std::memcpy(own.data(), mac.data(), own.size());
-  return own;
+  return derive_secret(secret, "mesh " + listener.unix_name);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 // Afterwards the mesh and its parent share nothing. Either may be closed first. If a member dies before its links are
 // made, the parent's links show it.
 #include <algorithm>
-#include <cstring>
 
 #include "base/outcome.h"
 #include "bootstrap/bootstrap.h"
@@ -38,13 +37,11 @@ Status Bootstrap::finish_child(const std::vector<Rank>& members, const std::vect
     names += ' ' + peer.unix_name;
     peers.push_back(std::move(peer));
   }
-  Secret secret;
-  std::memcpy(secret.data(), hmac_sha256(secret_, names).data(), secret.size());
   Status heard;  // an error of interrupt, which uses the ranks of this mesh
   std::function<Status()> listening;
   if (interrupt) listening = [&] { return heard = interrupt(); };
   Met met{MeshPlan(hosts_of(peers), plan_.most_full()), std::move(peers), nullptr};
-  const Status met_all = child->connect(std::move(met), secret, listening);
+  const Status met_all = child->connect(std::move(met), derive_secret(secret_, names), listening);
   RONDO_TRY(heard);
   return in_callers_ranks(met_all, members);
 }

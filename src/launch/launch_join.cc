@@ -75,7 +75,7 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
   IdContents id;
   id.derived = true;
   id.port = place.port;
-  id.secret = secret_from_text(place.secret);
+  id.secret = derive_secret({'r', 'o', 'n', 'd', 'o', ' ', 's', 'e', 'c', 'r', 'e', 't'}, place.secret);
   RONDO_TRY_ASSIGN(id.addresses, resolve(place.host));
   if (open) {
     RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());

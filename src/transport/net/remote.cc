@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "base/outcome.h"
+#include "bootstrap/auth.h"
 #include "rondo/schedule.h"
 
 namespace rondo::net {
@@ -122,10 +122,8 @@ Status RemoteTransport::meet(const Options& options) {
   const bool shares = !options.alone && num_here > 1;
   mine.shares_memory = shares ? static_cast<uint32_t>(num_here) : 0;
   Status opened = open(options, &mine.pool_bytes);
-  if (rank_ == 0 && opened.ok() &&
-      (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
-       getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))
-    opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
+  if (rank_ == 0 && opened.ok()) opened = random_bytes(&mine.session, sizeof mine.session);
+  if (rank_ == 0 && opened.ok()) opened = random_bytes(mine.key.data(), mine.key.size());
   if (opened.ok()) mine.address = rails_->address();
   RONDO_TRY_ASSIGN(const std::vector<Hello> ranks,
                    exchange_outcomes(opened.ok() ? Expected<Hello>(mine) : opened, gather));
