@@ -22,6 +22,57 @@ Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
   return derive_secret(secret, "mesh " + listener.unix_name);
 }
 
+// Returns an error of the root or of the interrupt.
+Status hear(const MeshRequest& request) {
+  if (Link* const root = request.met->root.get(); root != nullptr) {
+    root->drain();
+    if (auto frame = root->pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
+  }
+  return request.interrupt ? request.interrupt() : Status();
+}
+
+bool root_speaks(const MeshRequest& request) {
+  return request.met->root != nullptr && request.met->root->end(nullptr) == Link::End::kNone;
+}
+
+// A peer that does not answer may have given up because of another rank's death. The root or the interrupt reports that
+// a little later. Wait for it, because it is the better error.
+Status could_not_connect(const MeshRequest& request, const LinkMaker::Failure& failure, const Deadline& deadline) {
+  const Deadline events = deadline.at_most(kEventsS);
+  do {
+    RONDO_TRY(hear(request));
+  } while ((request.met->root == nullptr || root_speaks(request)) &&
+           events.pause(kHearMs, "waiting for the report of a death").ok());
+  return Status(failure.why.code(),
+                fmt::format("rank {} could not connect to {}: {}", request.rank,
+                            peer_text(failure.peer, request.met->peers[failure.peer]), failure.why.message()));
+}
+
+// Makes the links to the ranks `wanted`. Runs all handshakes at once, so that one wake-up of a rank can serve many
+// peers.
+Status make_all(const MeshRequest& request, const std::vector<Rank>& wanted, LinkMaker& maker, const Deadline& deadline,
+                std::vector<std::unique_ptr<Link>>* links) {
+  std::vector<Rank> missing = wanted;
+  for (const Rank peer : wanted)
+    if (peer < request.rank) maker.call(peer);
+  std::vector<pollfd> fds;
+  for (;;) {
+    for (auto& [peer, link] : maker.take_links()) (*links)[peer] = std::move(link);
+    std::erase_if(missing, [&](Rank r) { return (*links)[r] != nullptr; });
+    for (const LinkMaker::Failure& f : maker.take_failures()) RONDO_TRY(could_not_connect(request, f, deadline));
+    if (missing.empty()) return {};
+    RONDO_TRY(hear(request));
+    if (const Status s = deadline.check("connecting"); !s.ok())
+      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", request.rank,
+                                          s.message(), list_ranks(missing), links->size()));
+    fds.assign(1, {root_speaks(request) ? request.met->root->fd() : -1, POLLIN, 0});
+    maker.add_to(&fds);
+    ::poll(fds.data(), fds.size(), maker.slice_ms(deadline.slice_ms()));
+    if (const Status s = maker.step(&fds[1]); !s.ok())
+      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing)));
+  }
+}
+
 }  // namespace
 
 LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port,
@@ -212,66 +263,6 @@ Status LinkMaker::step(const pollfd* polled) {
   const Status s = port_.look();
   return s.ok() ? s : Status(s.code(), fmt::format("rank {} {}", rank_, s.message()));
 }
-
-namespace {
-
-// Returns an error of the root or of the interrupt.
-Status hear(const MeshRequest& request) {
-  if (Link* const root = request.met->root.get(); root != nullptr) {
-    root->drain();
-    if (auto frame = root->pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
-  }
-  return request.interrupt ? request.interrupt() : Status();
-}
-
-bool root_speaks(const MeshRequest& request) {
-  return request.met->root != nullptr && request.met->root->end(nullptr) == Link::End::kNone;
-}
-
-// A peer that does not answer may have given up because of another rank's death. The root or the interrupt reports that
-// a little later. Wait for it, because it is the better error.
-Status could_not_connect(const MeshRequest& request, const LinkMaker::Failure& failure, const Deadline& deadline) {
-  const Deadline events = deadline.at_most(kEventsS);
-  do {
-    RONDO_TRY(hear(request));
-  } while ((request.met->root == nullptr || root_speaks(request)) &&
-           events.pause(kHearMs, "waiting for the report of a death").ok());
-  return Status(failure.why.code(),
-                fmt::format("rank {} could not connect to {}: {}", request.rank,
-                            peer_text(failure.peer, request.met->peers[failure.peer]), failure.why.message()));
-}
-
-// Makes the links to the ranks `wanted`. Runs all handshakes at once, so that one wake-up of a rank can serve many
-// peers.
-Status make_all(const MeshRequest& request, const std::vector<Rank>& wanted, LinkMaker& maker, const Deadline& deadline,
-                std::vector<std::unique_ptr<Link>>* links) {
-  std::vector<Rank> missing = wanted;
-  const auto harvest = [&]() -> Status {
-    for (auto& [peer, link] : maker.take_links()) (*links)[peer] = std::move(link);
-    std::erase_if(missing, [&](Rank r) { return (*links)[r] != nullptr; });
-    for (const LinkMaker::Failure& f : maker.take_failures()) RONDO_TRY(could_not_connect(request, f, deadline));
-    return {};
-  };
-  for (const Rank peer : wanted)
-    if (peer < request.rank) maker.call(peer);
-  std::vector<pollfd> fds;
-  for (;;) {
-    RONDO_TRY(harvest());
-    if (missing.empty()) return {};
-    fds.assign(1, {root_speaks(request) ? request.met->root->fd() : -1, POLLIN, 0});
-    maker.add_to(&fds);
-    ::poll(fds.data(), fds.size(), maker.slice_ms(deadline.slice_ms()));
-    if (Status s = maker.step(&fds[1]); !s.ok())
-      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing)));
-    RONDO_TRY(harvest());
-    RONDO_TRY(hear(request));
-    if (const Status s = deadline.check("connecting"); !s.ok() && !missing.empty())
-      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", request.rank,
-                                          s.message(), list_ranks(missing), links->size()));
-  }
-}
-
-}  // namespace
 
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
   uint64_t random[2];
