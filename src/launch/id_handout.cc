@@ -63,6 +63,15 @@ Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
   return decode_id_answer(code, text, id);
 }
 
+Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
+                          const Deadline& deadline) {
+  if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
+  if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
+  return Status(why.code(),
+                fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
+                            missing.size() == 1 ? "has" : "have", name, deadline.seconds(), kInitDeadline));
+}
+
 }  // namespace
 
 std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
@@ -79,19 +88,6 @@ Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id
   std::memcpy(id->bytes, text.data(), sizeof(id->bytes));
   return {};
 }
-
-namespace {
-
-Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
-                          const Deadline& deadline) {
-  if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
-  if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
-  return Status(why.code(),
-                fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
-                            missing.size() == 1 ? "has" : "have", name, deadline.seconds(), kInitDeadline));
-}
-
-}  // namespace
 
 Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Deadline& deadline) {
   if (nranks == 1) return {};
