@@ -54,8 +54,7 @@ Expected<std::unique_ptr<RailSet>> RailSet::create(const Network& network, Sink&
   }
   if (set->rails_.size() == 1) return set;
   set->events_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event e{};
-  e.events = EPOLLIN;
+  epoll_event e = {EPOLLIN, {}};
   const bool failed = !set->events_ || set->any([&](Rail& rail) {
     return epoll_ctl(set->events_.get(), EPOLL_CTL_ADD, rail.event_fd(), &e) != 0;
   });

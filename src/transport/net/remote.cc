@@ -256,9 +256,7 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
     if (!remote.mirror.ended()) return false;
   } else if (!remote.mirror.ended() && now - remote.pages_asked_ns > kAskPagesNs) {
     remote.pages_asked_ns = now;
-    Header h;
-    h.kind = MessageKind::kPagesAsked;
-    rails_->send_copy(r, h, nullptr, 0);
+    rails_->send_copy(r, {.kind = MessageKind::kPagesAsked}, nullptr, 0);
     rails_->progress();
   }
   return remote.mirror.ended() || (remote.pages_came_ns != 0 && now - remote.pages_came_ns < kPagesHoldNs);

@@ -21,14 +21,12 @@ void RemoteTransport::take_abort(Rank by, std::string reason) {
 }
 
 void RemoteTransport::tell_abort() {
-  Header h;
-  h.kind = MessageKind::kAbort;
   const bool many = are_many();
   if (many) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_ && (!many || rails_->connected(r)) && !rails_->lost(r) &&
         !remotes_[static_cast<size_t>(r)]->departed)
-      rails_->send_copy(r, h, reason_.data(), reason_.size());
+      rails_->send_copy(r, {.kind = MessageKind::kAbort}, reason_.data(), reason_.size());
 }
 
 void RemoteTransport::raise(Rank by, const std::string& reason) {

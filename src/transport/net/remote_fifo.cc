@@ -23,14 +23,8 @@ bool posted(const FifoView& v, uint64_t step) {
 }  // namespace
 
 Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step) {
-  Header h;
-  h.kind = kind;
-  h.tag = k.tag;
-  h.group = k.group;
-  h.inline_only = k.inline_only;
-  h.channel = k.channel;
-  h.step = step;
-  return h;
+  return {
+      .step = step, .tag = k.tag, .group = k.group, .kind = kind, .inline_only = k.inline_only, .channel = k.channel};
 }
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
@@ -73,14 +67,11 @@ Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std:
 
 void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view,
                                ZeroCopySend* zero_copy_sends) {
-  outgoing_.push_back(std::make_unique<SendState>());
-  SendState& o = *outgoing_.back();
-  o.key = key;
-  o.reader = reader;
-  o.view = view;
-  o.zero_copy_sends = zero_copy_sends;
-  if (!key.inline_only) o.headers.resize(view.num_lines);
-  by_reader_[pack(key, reader)] = &o;
+  auto made = std::make_unique<SendState>(SendState{key, reader, view});
+  made->zero_copy_sends = zero_copy_sends;
+  if (!key.inline_only) made->headers.resize(view.num_lines);
+  by_reader_[pack(key, reader)] = made.get();
+  outgoing_.push_back(std::move(made));
 }
 
 void RemoteFifos::adopt_writer(ConnectionKey key, std::span<const FifoView> channels, std::span<const Rank> readers) {

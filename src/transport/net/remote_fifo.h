@@ -100,8 +100,8 @@ class RemoteFifos {
     ConnectionKey key;
     Rank reader;
     FifoView view;
-    uint64_t step = 0;                // the next to be sent
-    std::vector<DataHeader> headers;  // by line; must stay until they are sent
+    uint64_t step = 0;                        // the next to be sent
+    std::vector<DataHeader> headers = {};     // by line; must stay until they are sent
     ZeroCopySend* zero_copy_sends = nullptr;  // by line; shared by a multicast's readers. nullptr: only the ring
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };

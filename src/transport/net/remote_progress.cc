@@ -97,9 +97,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
     case MessageKind::kLeft: remote.has_all = true; break;
     case MessageKind::kPagesAsked: {
       const std::string both = encode_pages(*page(rank_), *pair_page(rank_));
-      Header h;
-      h.kind = MessageKind::kPages;
-      rails_->send_copy(header.from, h, both.data(), both.size());
+      rails_->send_copy(header.from, {.kind = MessageKind::kPages}, both.data(), both.size());
       break;
     }
     case MessageKind::kOpened: ready_readers_.insert(pack(key_of(header, rank_, header.from), header.from)); break;
@@ -124,9 +122,7 @@ bool RemoteTransport::answer_leavers() {
     if (r == rank_ || !remote->leaving || fifos_->received(r) < remote->will_have_sent) continue;
     remote->leaving = false;
     remote->departed.store(true, std::memory_order_release);
-    Header h;
-    h.kind = MessageKind::kLeft;
-    rails_->send_copy(r, h, nullptr, 0);
+    rails_->send_copy(r, {.kind = MessageKind::kLeft}, nullptr, 0);
     any = true;
   }
   return any;
@@ -159,9 +155,7 @@ void RemoteTransport::leave() {
     for (Rank r = 0; r < nranks_ && !aborted; ++r) {
       if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
       if (!rails_->connected(r) && fifos_->received(r) == 0) continue;
-      Header h;
-      h.kind = MessageKind::kLeaving;
-      h.step = fifos_->sent(r);
+      const Header h{.step = fifos_->sent(r), .kind = MessageKind::kLeaving};
       rails_->send_copy(r, h, bytes.data(), bytes.size());
       waiting.push_back(r);
     }

@@ -76,8 +76,7 @@ Status TcpRail::open(const std::vector<std::string>& addresses) {
                   },
                   false);
   events_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event e{};
-  e.events = EPOLLIN;
+  epoll_event e = {EPOLLIN, {.ptr = nullptr}};
   if (!events_ || epoll_ctl(events_.get(), EPOLL_CTL_ADD, acceptor_.event_fd(), &e) != 0)
     return Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
   return {};
@@ -94,9 +93,7 @@ void TcpRail::watch(Connection& c) {
   tune_tcp(c.fd.get());
   c.last_pass = passes_;
   c.watches_room = c.is_full = false;
-  epoll_event e{};
-  e.events = EPOLLIN;
-  e.data.ptr = &c;
+  epoll_event e = {EPOLLIN, {.ptr = &c}};
   epoll_ctl(events_.get(), EPOLL_CTL_ADD, c.fd.get(), &e);
 }
 
@@ -130,10 +127,7 @@ void TcpRail::dial(Connection& c) {
 size_t TcpRail::greeting_bytes() const { return sizeof(Greeting) + (is_sealed() ? Sealer::kExtraBytes : 0); }
 
 std::string TcpRail::greeting_to(Rank to) {
-  Greeting h;
-  h.session = session();
-  h.from = rank_;
-  h.to = to;
+  const Greeting h{.session = session(), .from = rank_, .to = to};
   const std::string text(reinterpret_cast<const char*>(&h), sizeof h);
   return is_sealed() ? text + proof_of(to, text) : text;
 }
@@ -411,9 +405,7 @@ bool TcpRail::arm() {
   for (const auto& c : connections_) {
     if (!c->fd || c->ignored || has_to_write(*c) == c->watches_room) continue;
     c->watches_room = !c->watches_room;
-    epoll_event e{};
-    e.events = EPOLLIN | (c->watches_room ? static_cast<uint32_t>(EPOLLOUT) : 0U);
-    e.data.ptr = c.get();
+    epoll_event e = {EPOLLIN | (c->watches_room ? static_cast<uint32_t>(EPOLLOUT) : 0U), {.ptr = c.get()}};
     epoll_ctl(events_.get(), EPOLL_CTL_MOD, c->fd.get(), &e);
   }
   epoll_event events;
