@@ -29,7 +29,6 @@ namespace rondo {
 namespace {
 
 constexpr double kGraceS = 1;  // extends the deadline of each later step
-constexpr size_t kMaxFrameBytes = size_t{1} << 30;
 constexpr int kPauseMs = 1;  // if the kernel takes no more descriptors
 
 struct BundleFrame {
@@ -55,7 +54,7 @@ class Packer {
     end_frame(false);
     return std::move(frames_);
   }
-  bool too_long() const { return most_bytes_ >= kMaxFrameBytes; }
+  bool too_long() const { return most_bytes_ >= kMaxPayloadBytes; }
 
  private:
   void end_frame(bool more) {
@@ -100,7 +99,7 @@ Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
   got->resize(peers_.size());
   std::vector<Rank> ranks;
   for (const Rank r : plan_.order())
-    if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
+    if (what.kind != FrameKind::kHostGather || same_host(r)) ranks.push_back(r);
   const bool are_few = ranks.size() <= std::min(kMostDirect, static_cast<size_t>(plan_.most_full()));
   const size_t row = are_few ? 1 : MeshPlan::columns(ranks.size());
   const auto self = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());

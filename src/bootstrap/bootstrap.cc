@@ -17,7 +17,6 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
-constexpr size_t kMaxBlobBytes = size_t{1} << 30;
 
 // Returns an empty Fd if the peer's process is in another pid namespace or the kernel is older than 5.3. Then only the
 // end of the link shows the peer's death.
@@ -245,13 +244,12 @@ std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& wh
 
 Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all,
                          const Deadline& deadline) {
-  if (mine.size() > kMaxBlobBytes)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
+  if (mine.size() > kMaxPayloadBytes)
+    return Status(StatusCode::kInvalidArgument, fmt::format("all_gather of {} bytes: the bootstrap carries at most {}",
+                                                            mine.size(), kMaxPayloadBytes));
   const Call call(*this);
   std::vector<Frame> got;
-  RONDO_TRY(exchange(
-      {kind, std::make_shared<const std::string>(mine), {}, [](Rank) { return true; }, ++sequence_, deadline}, &got));
+  RONDO_TRY(exchange({kind, std::make_shared<const std::string>(mine), {}, ++sequence_, deadline}, &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
@@ -261,10 +259,9 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
 Status Bootstrap::all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all) {
   const Call call(*this);
   std::vector<Frame> got;
-  RONDO_TRY(exchange(
-      {FrameKind::kHostGather, std::make_shared<const std::string>(mine), descriptors,
-       [this](Rank r) { return same_host(r); }, ++host_sequence_, Deadline(options_.deadline_s, options_.abort)},
-      &got));
+  RONDO_TRY(exchange({FrameKind::kHostGather, std::make_shared<const std::string>(mine), descriptors, ++host_sequence_,
+                      Deadline(options_.deadline_s, options_.abort)},
+                     &got));
   all->clear();
   for (Frame& frame : got) all->push_back({std::move(frame.payload), std::move(frame.descriptors)});
   (*all)[rank_].bytes = mine;

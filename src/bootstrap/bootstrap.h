@@ -206,7 +206,6 @@ class Bootstrap {
     FrameKind kind;
     std::shared_ptr<const std::string> payload;
     std::span<const int> descriptors;
-    std::function<bool(Rank)> takes_part;
     uint32_t sequence;
     Deadline deadline;
   };

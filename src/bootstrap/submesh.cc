@@ -98,11 +98,10 @@ Status Bootstrap::still_whole_locked() {
   if (interrupt_) RONDO_TRY(interrupt_());
   while (!look().empty()) {
   }
-  auto lost = [this]() -> Status {
+  {
     const std::lock_guard lock(loss_mutex_);
-    return loss_ ? Status(StatusCode::kPeerLost, loss_->how) : Status();
-  };
-  RONDO_TRY(lost());
+    if (loss_) return Status(StatusCode::kPeerLost, loss_->how);
+  }
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
     if (!links_[r]) continue;
     sort_frames(r);
@@ -128,23 +127,14 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   if (!why.ok()) return give_up(sequence_, std::move(why));
   const Deadline deadline(options.deadline_s, options.abort);
   std::vector<Frame> got;
-  RONDO_TRY(exchange({FrameKind::kGather,
-                      refusal_payload(made),
-                      {},
-                      [](Rank) { return true; },
-                      sequence_,
-                      deadline.extended(made.ok() ? kGraceS : 0)},
-                     &got));
-  // kPeerLost is less serious: it may be a consequence of another rank's error.
-  auto is_more_serious = [](const Status& a, const Status& b) {
-    return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
-  };
+  const Deadline later = deadline.extended(made.ok() ? kGraceS : 0);
+  RONDO_TRY(exchange({FrameKind::kGather, refusal_payload(made), {}, sequence_, later}, &got));
   Status most_serious;
   for (Rank r = 0; r < static_cast<Rank>(got.size()); ++r) {
     const bool failed = r == rank_ ? !made.ok() : !got[r].payload.starts_with('\0');
     if (!failed) continue;
     const Status theirs = r == rank_ ? made : refusal(got[r]);
-    if (is_more_serious(theirs, most_serious)) most_serious = theirs;
+    if (gravity(theirs.code()) > gravity(most_serious.code())) most_serious = theirs;
   }
   return most_serious;
 }

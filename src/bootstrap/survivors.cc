@@ -35,9 +35,6 @@ namespace {
 
 constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
 
-// Returns 0 to 2. kPeerLost is less serious, because another rank's failure is its cause.
-int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
-
 }  // namespace
 
 void SurvivorView::join(const SurvivorView& other) {

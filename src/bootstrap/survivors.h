@@ -17,6 +17,9 @@
 
 namespace rondo {
 
+/// How serious a failure is, from 0 to 2. kPeerLost is less serious, because another rank's failure may be its cause.
+constexpr int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
+
 struct SurvivorView {
   std::vector<bool> excluded;  // by rank: excluded by the callers; equal on all of them
   std::vector<bool> gone;      // by rank: dead, departed or excluded
