@@ -164,14 +164,9 @@ bool RemoteFifos::carry_data(SendState& o, RailSet& rails) {
 }
 
 bool RemoteFifos::carry(RailSet& rails) {
-  bool any = send_due_credits(rails);
+  bool any = send_credits(rails, false);
   for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, rails) : carry_data(*o, rails);
   return any;
-}
-
-void RemoteFifos::send_credit(Replica& r, uint64_t read, RailSet& rails) {
-  rails.send_copy(r.key.writer, header_of(MessageKind::kCredit, r.key, read), nullptr, 0);
-  r.credited_steps = read;
 }
 
 // A credit costs as much as a short message. Therefore it is sent late: for a ring after kRingMessages, because the
@@ -179,29 +174,19 @@ void RemoteFifos::send_credit(Replica& r, uint64_t read, RailSet& rails) {
 // credit travels with them at no cost, and beside long messages it costs little: then it goes after half as many. It is
 // sent at once after a message so long that writer and reader should reuse the same part of the ring, which is in their
 // caches.
-bool RemoteFifos::send_due_credits(RailSet& rails) {
+bool RemoteFifos::send_credits(RailSet& rails, bool all) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
     if (posted(o->view, o->step)) has_data_for_[static_cast<size_t>(o->reader)] = true;
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    const bool at_once = r->last_bytes >= kRestartBytes && !r->used_posted_receive;
+    const bool at_once = all || (r->last_bytes >= kRestartBytes && !r->used_posted_receive);
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
     const bool cheap = has_data_for_[static_cast<size_t>(r->key.writer)] || r->last_bytes >= kLongBytes;
     if (read - r->credited_steps < (at_once ? 1 : cheap ? late / 2 : late)) continue;
-    send_credit(*r, read, rails);
-    any = true;
-  }
-  return any;
-}
-
-bool RemoteFifos::send_credits(RailSet& rails) {
-  bool any = false;
-  for (auto& [key, r] : replicas_) {
-    const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    if (read == r->credited_steps) continue;
-    send_credit(*r, read, rails);
+    rails.send_copy(r->key.writer, header_of(MessageKind::kCredit, r->key, read), nullptr, 0);
+    r->credited_steps = read;
     any = true;
   }
   return any;

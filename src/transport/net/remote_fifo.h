@@ -9,7 +9,7 @@
 // message.
 //
 // A message is sent from the ring and stays there until its credit arrives. One credit serves several messages
-// (send_due_credits). If nothing else moves, the reader sends all credits, because a writer may wait for any: they show
+// (send_credits). If nothing else moves, the reader sends all credits, because a writer may wait for any: they show
 // the free space in the ring.
 //
 // A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
@@ -79,8 +79,8 @@ class RemoteFifos {
 
   /// Sends new messages and credits; true if there were any.
   bool carry(RailSet& rails);
-  /// Sends all pending credits; true if there were any.
-  bool send_credits(RailSet& rails);
+  /// Sends all pending credits, or only those that are due; true if there were any.
+  bool send_credits(RailSet& rails, bool all = true);
   /// True when carry() would send.
   bool has_unsent() const;
 
@@ -118,8 +118,6 @@ class RemoteFifos {
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Replica* add_replica(const ConnectionKey& key, const FifoView& view);
   Expected<Replica*> replica(const ConnectionKey& key);
-  bool send_due_credits(RailSet& rails);
-  void send_credit(Replica& r, uint64_t read, RailSet& rails);
   bool carry_lines(SendState& o, RailSet& rails);
   bool carry_data(SendState& o, RailSet& rails);
 

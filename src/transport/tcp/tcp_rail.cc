@@ -82,10 +82,13 @@ Status TcpRail::open(const std::vector<std::string>& addresses) {
   return {};
 }
 
-void TcpRail::add(std::unique_ptr<Connection> c) {
-  c->since_ns = monotonic_ns();
-  c->buffer.resize(kBufferBytes);
-  connections_.push_back(std::move(c));
+TcpRail::Connection& TcpRail::add(Rank peer) {
+  Connection& c = *connections_.emplace_back(std::make_unique<Connection>());
+  c.peer = peer;
+  c.greeting = greeting_to(peer);
+  c.since_ns = monotonic_ns();
+  c.buffer.resize(kBufferBytes);
+  return c;
 }
 
 // For a new descriptor.
@@ -98,11 +101,7 @@ void TcpRail::watch(Connection& c) {
 }
 
 TcpRail::Connection* TcpRail::connect(Rank to) {
-  auto c = std::make_unique<Connection>();
-  Connection& made = *c;
-  made.peer = to;
-  made.greeting = greeting_to(to);
-  add(std::move(c));
+  Connection& made = add(to);
   pairs_[static_cast<size_t>(to)].ours = &made;
   dial(made);
   return made.broken ? nullptr : &made;
@@ -150,16 +149,13 @@ void TcpRail::admit(Fd* fd, std::string_view greeting) {
       std::fprintf(stderr, "rondo: rank %d refuses a connection that does not belong to its communicator\n", rank_);
     return;
   }
-  auto c = std::make_unique<Connection>();
-  c->fd = std::move(*fd);
-  c->peer = from;
-  c->known = true;
-  c->greeting = greeting_to(from);
-  watch(*c);
-  pairs_[static_cast<size_t>(from)].theirs = c.get();
+  Connection& c = add(from);
+  c.fd = std::move(*fd);
+  c.known = true;
+  watch(c);
+  pairs_[static_cast<size_t>(from)].theirs = &c;
   ++num_admitted_;
-  add(std::move(c));
-  write(*connections_.back());  // the answer that the peer waits for
+  write(c);  // the answer that the peer waits for
 }
 
 // True if the peer has answered.

@@ -123,7 +123,7 @@ class TcpRail final : public Rail {
   void post(Rank to, Outgoing what) override;
   Connection* connect(Rank to);
   void dial(Connection& c);
-  void add(std::unique_ptr<Connection> c);
+  Connection& add(Rank peer);
   void watch(Connection& c);
   size_t greeting_bytes() const;
   std::string greeting_to(Rank to);
