@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "base/forks.h"
+#include "base/function_table.h"
 
 namespace rondo {
 namespace {
@@ -38,11 +38,12 @@ constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256, be
 constexpr unsigned char kIdentity[] = "rondo";
 constexpr int kKeySlot = 0;  // index of the key in a session's application data
 
-const Library* loaded = nullptr;
+std::string open_libssl(Library& lib);
+using Table = FunctionTable<Library, open_libssl>;
 
 // Makes a session, which the caller, libssl, owns.
 SSL_SESSION* session_with_key(SSL* ssl) {
-  const Library& lib = *loaded;
+  const Library& lib = *Table::get();
   const auto* key = static_cast<const TlsSession::Key*>(lib.SSL_get_ex_data(ssl, kKeySlot));
   SSL_SESSION* session = lib.SSL_SESSION_new();
   if (session == nullptr) return nullptr;
@@ -65,48 +66,36 @@ int find_key(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION*
   return 1;
 }
 
-Expected<const Library*> load() {
+std::string open_libssl(Library& lib) {
   void* ssl = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
-  if (ssl == nullptr)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("encryption needs OpenSSL 3, and {}: install it (Debian: libssl3)", dlerror()));
-  auto lib = std::make_unique<Library>();
-#define RONDO_X(name)                                                   \
-  lib->name = reinterpret_cast<decltype(lib->name)>(dlsym(ssl, #name)); \
-  if (lib->name == nullptr) return Status(StatusCode::kUnsupported, "libssl.so.3 has no " #name);
+  if (ssl == nullptr) return fmt::format("encryption needs OpenSSL 3, and {}: install it (Debian: libssl3)", dlerror());
+#define RONDO_X(name)                                                 \
+  lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(ssl, #name)); \
+  if (lib.name == nullptr) return "libssl.so.3 has no " #name;
   RONDO_SSL_FUNCTIONS(RONDO_X)
 #undef RONDO_X
-  SSL_CTX* context = lib->SSL_CTX_new(lib->TLS_method());
-  if (context == nullptr || lib->SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) != 1 ||
-      lib->SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") != 1 ||
-      lib->SSL_CTX_set_num_tickets(context, 0) != 1)
-    return Status(StatusCode::kSystem, "libssl.so.3 cannot be set to TLS 1.3 with AES-128-GCM");
-  lib->SSL_CTX_set_psk_use_session_callback(context, offer_key);
-  lib->SSL_CTX_set_psk_find_session_callback(context, find_key);
-  lib->context = context;
-  return lib.release();  // never unloaded
-}
-
-Expected<const Library*> library() {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (loaded == nullptr) {
-    RONDO_TRY_ASSIGN(loaded, load());
-  }
-  return loaded;
+  SSL_CTX* context = lib.SSL_CTX_new(lib.TLS_method());
+  if (context == nullptr || lib.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) != 1 ||
+      lib.SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") != 1 ||
+      lib.SSL_CTX_set_num_tickets(context, 0) != 1)
+    return "libssl.so.3 cannot be set to TLS 1.3 with AES-128-GCM";
+  lib.SSL_CTX_set_psk_use_session_callback(context, offer_key);
+  lib.SSL_CTX_set_psk_find_session_callback(context, find_key);
+  lib.context = context;
+  return {};
 }
 
 }  // namespace
 
 TlsSession::~TlsSession() {
   const auto lock = delay_forks();
-  if (ssl_ != nullptr) loaded->SSL_free(ssl_);
+  if (ssl_ != nullptr) Table::get()->SSL_free(ssl_);
   OPENSSL_cleanse(key_.data(), key_.size());
 }
 
 // Returns the error after a call that did not succeed, ok if it only needs more bytes.
 Status TlsSession::outcome(int returned) const {
-  const int error = loaded->SSL_get_error(ssl_, returned);
+  const int error = Table::get()->SSL_get_error(ssl_, returned);
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
   const char* reason = ERR_reason_error_string(ERR_get_error());
   ERR_clear_error();
@@ -118,7 +107,8 @@ Status TlsSession::outcome(int returned) const {
 Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& key) {
   std::unique_ptr<TlsSession> session(new TlsSession(key));
   auto lock = delay_forks();  // released before the session ends, which takes it too
-  RONDO_TRY_ASSIGN(const Library* lib, library());
+  const Library* const lib = Table::get();
+  if (lib == nullptr) return Status(StatusCode::kUnsupported, Table::why_not());
   SSL* const ssl = session->ssl_ = lib->SSL_new(lib->context);
   BIO *const in = BIO_new(BIO_s_mem()), *const out = BIO_new(BIO_s_mem());
   if (ssl == nullptr || in == nullptr || out == nullptr) {
@@ -139,7 +129,7 @@ Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& k
 
 Status TlsSession::shake_hands() {
   ERR_clear_error();
-  const int done = loaded->SSL_do_handshake(ssl_);
+  const int done = Table::get()->SSL_do_handshake(ssl_);
   ready_ = done == 1;
   return ready_ ? Status() : outcome(done);
 }
@@ -157,7 +147,7 @@ Status TlsSession::open(std::string* plain) {
   while (ready_) {
     char buffer[16384];  // the longest record
     ERR_clear_error();
-    const int n = loaded->SSL_read(ssl_, buffer, sizeof buffer);
+    const int n = Table::get()->SSL_read(ssl_, buffer, sizeof buffer);
     if (n <= 0) return outcome(n);
     plain->append(buffer, static_cast<size_t>(n));
   }
@@ -170,7 +160,7 @@ Status TlsSession::seal(std::string_view plain) {
   while (!plain.empty()) {
     const auto n = static_cast<int>(std::min(plain.size(), kMost));
     ERR_clear_error();
-    const int done = loaded->SSL_write(ssl_, plain.data(), n);
+    const int done = Table::get()->SSL_write(ssl_, plain.data(), n);
     if (done <= 0) return outcome(done);
     plain.remove_prefix(static_cast<size_t>(done));
   }

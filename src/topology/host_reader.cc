@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/function_table.h"
 #ifdef RONDO_HAVE_HWLOC
 #include "topology/hwloc.h"
 #endif
@@ -51,18 +52,8 @@ std::string open_hwloc(Hwloc& table) {
   return {};
 }
 
-struct Found {
-  Hwloc table;
-  std::string why_not;
-};
-const Found& found() {
-  static const Found* const result = [] {
-    auto* f = new Found;
-    f->why_not = open_hwloc(f->table);
-    return f;
-  }();
-  return *result;
-}
+using Table = FunctionTable<Hwloc, open_hwloc>;
+
 int index_of(hwloc_obj_t o) { return static_cast<int>(o->logical_index); }
 
 // Fills one HostTopology from one loaded topology.
@@ -157,8 +148,8 @@ class Reader {
 
 }  // namespace
 
-std::string why_no_hwloc() { return found().why_not; }
-const Hwloc& hwloc() { return found().table; }
+std::string why_no_hwloc() { return Table::why_not(); }
+const Hwloc& hwloc() { return *Table::get(); }
 
 const char* info_of(hwloc_obj_t o, std::string_view name) {
   for (unsigned i = 0; i < o->infos_count; ++i)

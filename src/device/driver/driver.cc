@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "device/driver/function_table.h"
+#include "base/function_table.h"
 
 namespace rondo::cuda {
 namespace {

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "base/function_table.h"
 #include "config/setting_table.h"
-#include "device/driver/function_table.h"
 
 namespace rondo {
 namespace {

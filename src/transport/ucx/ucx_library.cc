@@ -13,6 +13,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/function_table.h"
+
 namespace rondo::net {
 namespace {
 
@@ -39,17 +41,14 @@ bool find(void* in, const char* name, F* to) {
   return *to != nullptr;
 }
 
-Expected<UcxLibrary> load() {
+std::string open_ucx(UcxLibrary& l) {
   const SignalsKept kept;
   setenv("UCX_TCP_CONN_NB", "y", 0);
   setenv("UCX_TCP_RX_SEG_SIZE", "128k", 0);
   void* ucp = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
   if (ucp == nullptr)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("ranks on several hosts need UCX, and {}: install it (Debian: libucx0) or set "
-                              "LD_LIBRARY_PATH",
-                              dlerror()));
-  UcxLibrary l;
+    return fmt::format("ranks on several hosts need UCX, and {}: install it (Debian: libucx0) or set LD_LIBRARY_PATH",
+                       dlerror());
   const char* missing = nullptr;
 #define RONDO_X(name) \
   if (!find(ucp, #name, &l.name)) missing = #name;
@@ -57,24 +56,11 @@ Expected<UcxLibrary> load() {
 #undef RONDO_X
   // It is in libucs, which libucp has loaded: dlsym searches it too.
   if (!find(ucp, "ucs_status_string", &l.ucs_status_string)) missing = "ucs_status_string";
-  if (missing != nullptr)
-    return Status(StatusCode::kUnsupported, fmt::format("libucp.so.0 has no {}: rondo needs UCX {}.{} or later",
-                                                        missing, UCP_API_MAJOR, UCP_API_MINOR));
-  return l;
+  if (missing == nullptr) return {};
+  return fmt::format("libucp.so.0 has no {}: rondo needs UCX {}.{} or later", missing, UCP_API_MAJOR, UCP_API_MINOR);
 }
 
-// Loaded at the first call and kept.
-Expected<const UcxLibrary*> load_once() {
-  static std::mutex mutex;
-  static UcxLibrary loaded;
-  static bool is_loaded = false;
-  const std::lock_guard lock(mutex);
-  if (!is_loaded) {
-    RONDO_TRY_ASSIGN(loaded, load());
-    is_loaded = true;
-  }
-  return &loaded;
-}
+using Table = FunctionTable<UcxLibrary, open_ucx>;
 
 std::mutex context_mutex;
 std::map<std::string, std::weak_ptr<UcxContext>> contexts_in_use;  // by device; guarded by context_mutex
@@ -107,7 +93,8 @@ Expected<ucp_context_h> make(const UcxLibrary& lib, const std::string& device) {
 }  // namespace
 
 Expected<std::shared_ptr<UcxContext>> UcxContext::acquire(const std::string& device) {
-  RONDO_TRY_ASSIGN(const UcxLibrary* lib, load_once());
+  const UcxLibrary* const lib = Table::get();
+  if (lib == nullptr) return Status(StatusCode::kUnsupported, Table::why_not());
   if (!device.empty()) {  // UCX itself would continue without it
     RONDO_TRY_ASSIGN(const auto any, acquire());
     std::set<std::string> devices;
