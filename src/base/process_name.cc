@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/fd.h"
 #include "base/read_file.h"
 
 namespace rondo {
@@ -37,14 +38,11 @@ ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), th
 bool ProcessName::ended() const {
   if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != this_pid_namespace()) return false;
   // The descriptor first: while it is open, the pid cannot be reused between the two checks.
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) return errno == ESRCH;
-  pollfd exited{fd, POLLIN, 0};
+  const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd) return errno == ESRCH;
+  pollfd exited{fd.get(), POLLIN, 0};
   const uint64_t start = start_ticks_of(pid);
-  const bool gone =
-      (start != 0 && start != start_ticks) || (poll(&exited, 1, 0) == 1 && (exited.revents & POLLIN) != 0);
-  close(fd);
-  return gone;
+  return (start != 0 && start != start_ticks) || (poll(&exited, 1, 0) == 1 && (exited.revents & POLLIN) != 0);
 }
 
 }  // namespace rondo

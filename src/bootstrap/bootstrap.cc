@@ -48,15 +48,13 @@ Expected<rondo_unique_id> make_unique_id() {
 // Connects to the ranks that use the same unique id.
 Status Bootstrap::meet(int nranks, const IdContents& id, const BootstrapOptions& options) {
   const Deadline deadline(options_.deadline_s, options_.abort);
-  auto of_this_rank = [this](const Status& s) {
-    return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
-  };
-  auto described = describe_self(options_.pretend_host);
-  if (!described.ok()) return of_this_rank(described.status());
-  PeerInfo self = std::move(*described);
-  if (options.greeting) self.greeting = options.greeting(rank_);
-  auto port = open_mesh_port(&self, true);
-  if (!port.ok()) return of_this_rank(port.status());
+  PeerInfo self;
+  auto port = [&]() -> Expected<MeshPort> {
+    RONDO_TRY_ASSIGN(self, describe_self(options_.pretend_host));
+    if (options.greeting) self.greeting = options.greeting(rank_);
+    return open_mesh_port(&self, true);
+  }();
+  if (!port.ok()) return Status(port.status().code(), fmt::format("rank {}: {}", rank_, port.status().message()));
   port_ = std::move(*port);
   port_.set_most(kMaxPending + static_cast<size_t>(nranks));
   const auto between_looks = [&] {

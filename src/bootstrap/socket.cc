@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "base/limits.h"
 
@@ -127,9 +128,7 @@ Status Deadline::wait_ready(int fd, short events, std::string_view doing) const 
 }
 
 Status Deadline::pause(double ms, std::string_view doing) const {
-  const auto ns = static_cast<int64_t>(std::min(ms, static_cast<double>(slice_ms())) * 1e6);
-  const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
-  ::ppoll(nullptr, 0, &time, nullptr);
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(std::min<double>(ms, slice_ms())));
   return check(doing);
 }
 
