@@ -43,7 +43,7 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
-                                 hosts_.one_host() ? kLong : ports_.transport().message_limits().longest_bytes)};
+                                 hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
   return {kShort, long_message(collective, chunk_bytes)};
@@ -53,14 +53,14 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 // message permits, but at least four if ranks forward them and hosts do not share cores. For a sum the longest message
 // is half as long, so that its first part is sent while the rest arrives, unless the ranks' own cores copy the bytes of
 // the link and are always busy. If the transport has no long messages, or hosts have several ranks and the call is no
-// all-reduce, a message is two equal pieces of the chunk (MessageLimits::piece_bytes).
+// all-reduce, a message is two equal pieces of the chunk. The network sends a message in pieces that are slightly
+// shorter than the kernel's TCP segment of 64 KiB, so that the header fits too.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
-  constexpr uint64_t kPieces = 2, kOverlap = 4;
+  constexpr uint64_t kPieces = 2, kOverlap = 4, kPieceBytes = 63 * 1024;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
-  const MessageLimits limits = ports_.transport().message_limits();
-  const uint64_t pieces = (whole + limits.piece_bytes - 1) / limits.piece_bytes;
+  const uint64_t pieces = (whole + kPieceBytes - 1) / kPieceBytes;
   const uint64_t two_pieces = round_up((whole + pieces - 1) / pieces, uint64_t{64}) * std::min(kPieces, pieces);
-  const uint64_t longest = limits.longest_bytes;
+  const uint64_t longest = ports_.transport().longest_message_bytes();
   const bool zero_copy_inside = collective == Collective::kAllReduce;  // most data inside a host is zero-copy
   if (longest <= kPieces * kLong || (hosts_.num_hosts() < nranks_ && !zero_copy_inside)) return two_pieces;
   int most_here = 1;  // ranks whose messages a rank may be adding at once

@@ -52,14 +52,6 @@ struct PeerLoss {
   std::string how;
 };
 
-/// Message sizes of a transport's connections.
-struct MessageLimits {
-  uint32_t longest_bytes = 128 * 1024;  // the maximum
-  /// The network sends a message in pieces of at most this size. By default it is slightly less than the kernel's TCP
-  /// segment of 64 KiB, so that the header fits too.
-  uint32_t piece_bytes = 63 * 1024;
-};
-
 /// The local peers: the ranks that share memory with this one, and the transport between them.
 struct PeersOnHost {
   class Transport* transport = nullptr;  // nullptr: there are none
@@ -143,8 +135,8 @@ class Transport {
   /// Keeps an object that peers access, until no rank of the communicator can access it any more. A rank whose process
   /// has ended cannot access it. Any thread may then destroy it.
   virtual void keep(std::shared_ptr<void> what) = 0;
-  /// Returns the limits of message sizes, equal on all ranks.
-  virtual MessageLimits message_limits() const { return {}; }
+  /// Returns the length of the longest message, equal on all ranks.
+  virtual uint32_t longest_message_bytes() const { return 128 * 1024; }
   /// Returns true if messages move only while a thread calls progress(). The driver then calls it in every pass, except
   /// the last one of an operation. It calls rest() when it has no more work.
   virtual bool needs_progress() const { return false; }

@@ -45,7 +45,7 @@ class ForwardingTransport : public Transport {
   uint64_t agreed_id() const override { return real_->agreed_id(); }
   std::optional<PeersOnHost> local_peers() override { return real_->local_peers(); }
   Proxy* proxy() override { return real_->proxy(); }
-  MessageLimits message_limits() const override { return real_->message_limits(); }
+  uint32_t longest_message_bytes() const override { return real_->longest_message_bytes(); }
   bool needs_progress() const override { return real_->needs_progress(); }
   bool progress() override { return real_->progress(); }
   void rest() override { real_->rest(); }

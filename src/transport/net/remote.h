@@ -84,7 +84,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   uint64_t agreed_id() const override { return session_; }
-  MessageLimits message_limits() const override { return {.longest_bytes = fifos_->longest_message_bytes()}; }
+  uint32_t longest_message_bytes() const override { return fifos_->longest_message_bytes(); }
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;
