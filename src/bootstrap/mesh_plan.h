@@ -28,7 +28,6 @@ class MeshPlan {
 
   int nranks() const { return static_cast<int>(hosts_.size()); }
   bool is_full() const { return nranks() <= most_full_; }
-  bool same_host(Rank a, Rank b) const { return hosts_[a] == hosts_[b]; }
   bool linked(Rank a, Rank b) const;
   std::vector<Rank> neighbours(Rank r) const;
   /// Returns all ranks by place, or by rank if the plan is full.
