@@ -4,6 +4,11 @@
 // Thread safety: none.
 #pragma once
 
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "rondo/status.h"
@@ -14,13 +19,31 @@ namespace rondo {
 class PrivateBlocks {
  public:
   explicit PrivateBlocks(Rank rank) : rank_(rank) {}
-  ~PrivateBlocks();
+  ~PrivateBlocks() {
+    for (const auto& [at, bytes] : bytes_) munmap(at, bytes);
+  }
   PrivateBlocks(const PrivateBlocks&) = delete;
   PrivateBlocks& operator=(const PrivateBlocks&) = delete;
-  /// Error: kSystem with the errno's text.
-  Expected<void*> alloc(uint64_t bytes);
+  /// `bytes`: not 0. Error: kSystem with the errno's text.
+  Expected<void*> alloc(uint64_t bytes) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+      return Status(StatusCode::kSystem,
+                    fmt::format("rank {}: mapping {} MiB of memory failed: {}", rank_, bytes >> 20, strerror(errno)));
+    madvise(at, bytes, MADV_HUGEPAGE);
+    bytes_[at] = bytes;
+    return at;
+  }
   /// Error: kInvalidArgument (not from alloc()).
-  Status free(void* ptr);
+  Status free(void* ptr) {
+    const auto found = bytes_.find(ptr);
+    if (found == bytes_.end())
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+    munmap(ptr, found->second);
+    bytes_.erase(found);
+    return {};
+  }
 
  private:
   const Rank rank_;
