@@ -59,27 +59,21 @@ bool whole_lines(const GpuDevice& a, const GpuDevice& b) {
 }
 
 LinkChoice through_host(const GpuMachine& m, size_t a, size_t b, std::string reason) {
-  LinkChoice c;
-  c.kind = LinkKind::kHost;
-  c.reason = std::move(reason);
   // One device writes to memory while the other reads it, each over its own slot; the socket link carries one of the
   // two.
-  c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
-  if (a != b && m.pair(a, b).path == PciPath::kSystem && c.expected_gbps != 0)
-    c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
-  return c;
+  double gbps = slot_gbps(m.devices[a], m.devices[b]);
+  if (a != b && m.pair(a, b).path == PciPath::kSystem) gbps = slower(gbps, socket_gbps(m.cpu));
+  return {.kind = LinkKind::kHost, .reason = std::move(reason), .expected_gbps = gbps};
 }
 
 LinkChoice same_device(const GpuDevice& device, const RankPlace& a, const RankPlace& b) {
-  LinkChoice c;
   const bool one_process = a.process == b.process;
-  c.kind = one_process ? LinkKind::kLocal : LinkKind::kSharedDevice;
-  c.reason = one_process ? "one process on one device: its memory is addressed directly"
-                         : "two processes on one device: its memory is mapped (CUDA IPC)";
-  c.expected_gbps = device.memory_gbps / 2;  // a copy reads and writes the same memory
-  c.direct = true;
-  c.ll128 = whole_lines(device, device);
-  return c;
+  return {.kind = one_process ? LinkKind::kLocal : LinkKind::kSharedDevice,
+          .reason = one_process ? "one process on one device: its memory is addressed directly"
+                                : "two processes on one device: its memory is mapped (CUDA IPC)",
+          .expected_gbps = device.memory_gbps / 2,  // a copy reads and writes the same memory
+          .direct = true,
+          .ll128 = whole_lines(device, device)};
 }
 
 // The reason why P2P is impossible between two devices, whatever the preference; empty: possible.
@@ -113,28 +107,23 @@ LinkChoice by_nvlink(const GpuMachine& m, size_t a, size_t b) {
   const double link = std::min(nvlink_gbps(x.capability_major, x.capability_minor),
                                nvlink_gbps(y.capability_major, y.capability_minor));
   const int direct = m.pair(a, b).nvlinks, switched = std::min(x.switch_links, y.switch_links);
-  LinkChoice c;
-  c.kind = direct > 0 ? LinkKind::kNvlink : LinkKind::kNvswitch;
   const int links = direct > 0 ? direct : switched;
-  c.reason = fmt::format("{} NVLink{} {}, {:.4g} GB/s each", links, links == 1 ? "" : "s",
-                         direct > 0 ? "between the two" : "to the NVSwitch", link);
-  c.expected_gbps = link * links;
-  c.direct = true;
-  c.ll128 = whole_lines(x, y);
-  return c;
+  return {.kind = direct > 0 ? LinkKind::kNvlink : LinkKind::kNvswitch,
+          .reason = fmt::format("{} NVLink{} {}, {:.4g} GB/s each", links, links == 1 ? "" : "s",
+                                direct > 0 ? "between the two" : "to the NVSwitch", link),
+          .expected_gbps = link * links,
+          .direct = true,
+          .ll128 = whole_lines(x, y)};
 }
 
 LinkChoice by_pcie(const GpuMachine& m, size_t a, size_t b) {
   const PciPath path = m.pair(a, b).path;
-  LinkChoice c;
-  c.kind = LinkKind::kPcie;
-  c.reason = fmt::format("P2P through {}", path_text(path));
-  c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
-  if (path >= PciPath::kHostBridge) c.expected_gbps *= forwarded_share(m.cpu);
-  if (path == PciPath::kSystem && c.expected_gbps != 0) c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
-  if (const std::string why = suspicion(m); !why.empty()) c.reason += fmt::format("; {}, so a self-test decides", why);
-  c.direct = true;
-  return c;
+  double gbps = slot_gbps(m.devices[a], m.devices[b]);
+  if (path >= PciPath::kHostBridge) gbps *= forwarded_share(m.cpu);
+  if (path == PciPath::kSystem) gbps = slower(gbps, socket_gbps(m.cpu));
+  std::string reason = fmt::format("P2P through {}", path_text(path));
+  if (const std::string why = suspicion(m); !why.empty()) reason += fmt::format("; {}, so a self-test decides", why);
+  return {.kind = LinkKind::kPcie, .reason = std::move(reason), .expected_gbps = gbps, .direct = true};
 }
 
 }  // namespace
@@ -166,11 +155,7 @@ LinkPreferences parse_preferences(std::string_view level, std::string_view engin
 
 LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b,
                        const LinkPreferences& preferences) {
-  if (a.host != b.host) {
-    LinkChoice c;
-    c.reason = "on different hosts: not by a GPU transport";
-    return c;
-  }
+  if (a.host != b.host) return {.reason = "on different hosts: not by a GPU transport"};
   RONDO_CHECK(a.device < machine.devices.size() && b.device < machine.devices.size());
   if (a.device == b.device) {
     if (a.process != b.process && a.container != b.container)
