@@ -75,16 +75,14 @@ Expected<std::unique_ptr<Transport>> make_transport(Bootstrap& bootstrap, const 
 }  // namespace
 
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
-  BootstrapOptions o;
-  o.deadline_s = options.settings.init_timeout_s;
-  o.abort = options.abort ? options.abort->flag() : nullptr;
-  o.greeting = [&options](Rank rank) {
-    Settings mine = options.settings;
-    if (binds(options) && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
-    if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
-    return encode(mine);
-  };
-  return o;
+  return {.deadline_s = options.settings.init_timeout_s,
+          .abort = options.abort ? options.abort->flag() : nullptr,
+          .greeting = [&options](Rank rank) {
+            Settings mine = options.settings;
+            if (binds(options) && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
+            if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
+            return encode(mine);
+          }};
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,

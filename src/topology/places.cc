@@ -56,14 +56,12 @@ std::vector<Placement> place_on(const HostTopology& host, const std::vector<int>
     const std::vector<int> pus = allowed_of(host, core);
     const auto ranks = static_cast<size_t>(quota[c]);
     for (size_t k = 0; k < ranks; ++k) {
-      Placement p;
-      p.core = cores[c];
-      p.package = core.package;
-      p.numa = core.numa;
       const size_t first = k * pus.size() / ranks, end = std::max(first + 1, (k + 1) * pus.size() / ranks);
-      p.pus.assign(pus.begin() + static_cast<std::ptrdiff_t>(first), pus.begin() + static_cast<std::ptrdiff_t>(end));
-      p.shared = ranks > pus.size();
-      places.push_back(std::move(p));
+      places.push_back({.core = cores[c],
+                        .package = core.package,
+                        .numa = core.numa,
+                        .pus = {pus.data() + first, pus.data() + end},
+                        .shared = ranks > pus.size()});
     }
   }
   return places;

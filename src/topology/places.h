@@ -24,7 +24,7 @@ namespace rondo {
 struct Placement {
   int core = -1;
   int package = -1, numa = -1;  // the core's
-  std::vector<int> pus;         // of the core: all of them if the rank has it to itself, else the rank's share
+  std::vector<int> pus = {};    // of the core: all of them if the rank has it to itself, else the rank's share
   bool shared = false;          // another rank uses the same PUs
   bool away = false;            // its GPU's NUMA node has no allowed core
 };
