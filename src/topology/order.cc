@@ -26,53 +26,38 @@ Hop hop_between(const HostTopology& host, const Placement& a, const Placement& b
   return {Crossing::kNumaNode, 1};
 }
 
-// best(visited, last): the cheapest path from `last` through all unvisited ranks back to rank 0. Bit r - 1: rank r.
-class ExactRing {
- public:
-  explicit ExactRing(const Hops& hops) : hops_(hops), others_(hops.num_ranks() - 1) {
-    const size_t sets = size_t{1} << others_;
-    best_.resize(sets * static_cast<size_t>(others_));
-    for (size_t visited = sets; visited-- > 1;)
-      for (int last = 1; last <= others_; ++last)
-        if ((visited >> (last - 1) & 1) != 0) at(visited, last) = onwards(visited, last, nullptr);
-  }
-
-  std::vector<int> ring() const {
-    std::vector<int> order = {0};
-    for (size_t visited = 0; static_cast<int>(order.size()) <= others_;) {
-      int next = 0;
-      onwards(visited, order.back(), &next);
-      order.push_back(next);
-      visited |= size_t{1} << (next - 1);
-    }
-    return order;
-  }
-
- private:
-  OrderCost& at(size_t visited, int last) {
-    return best_[visited * static_cast<size_t>(others_) + static_cast<size_t>(last - 1)];
-  }
-  OrderCost onwards(size_t visited, int last, int* chosen) const {
+// The cheapest ring. best[place(visited, last)]: the cheapest path from `last` through all unvisited ranks back to
+// rank 0. Bit r - 1: rank r.
+std::vector<int> exact_ring(const Hops& hops) {
+  const auto others = static_cast<size_t>(hops.num_ranks()) - 1;
+  const size_t sets = size_t{1} << others;
+  std::vector<OrderCost> best(sets * others);
+  const auto place = [&](size_t visited, size_t last) { return visited * others + last - 1; };
+  size_t next = 0;  // the first rank of the path that onwards() has found
+  const auto onwards = [&](size_t visited, size_t last) {
     OrderCost least;
-    bool any = false;
-    for (int next = 1; next <= others_; ++next) {
-      if ((visited >> (next - 1) & 1) != 0) continue;
-      const size_t then = visited | size_t{1} << (next - 1);
-      OrderCost cost = best_[then * static_cast<size_t>(others_) + static_cast<size_t>(next - 1)];
-      cost += hops_.at(last, next);
-      if (any && cost >= least) continue;
-      any = true;
+    next = 0;
+    for (size_t r = 1; r <= others; ++r) {
+      if ((visited >> (r - 1) & 1) != 0) continue;
+      OrderCost cost = best[place(visited | size_t{1} << (r - 1), r)];
+      cost += hops.at(static_cast<int>(last), static_cast<int>(r));
+      if (next != 0 && cost >= least) continue;
+      next = r;
       least = cost;
-      if (chosen != nullptr) *chosen = next;
     }
-    if (!any) least += hops_.at(last, 0);
+    if (next == 0) least += hops.at(static_cast<int>(last), 0);
     return least;
+  };
+  for (size_t visited = sets; visited-- > 1;)
+    for (size_t last = 1; last <= others; ++last)
+      if ((visited >> (last - 1) & 1) != 0) best[place(visited, last)] = onwards(visited, last);
+  std::vector<int> ring = {0};
+  for (size_t visited = 0; ring.size() <= others; visited |= size_t{1} << (next - 1)) {
+    onwards(visited, static_cast<size_t>(ring.back()));
+    ring.push_back(static_cast<int>(next));
   }
-
-  const Hops& hops_;
-  const int others_;
-  std::vector<OrderCost> best_;
-};
+  return ring;
+}
 
 // The slowest hop of a minimum spanning tree (Prim's algorithm).
 Hop slowest_needed(const Hops& hops, const std::vector<int>& ranks) {
@@ -123,7 +108,7 @@ std::vector<int> cluster_order(const Hops& hops, const std::vector<std::vector<i
         for (const int y : clusters[b]) nearest = std::min(nearest, hops.at(x, y));
       between.set(a, b, nearest);
     }
-  return ExactRing(between).ring();
+  return exact_ring(between);
 }
 
 void walk(const Hops& hops, const std::vector<int>& ranks, std::vector<int>& ring) {
@@ -142,7 +127,7 @@ Hops::Hops(const HostTopology& host, std::span<const Placement> places) : Hops(s
 std::vector<int> ring_order(const Hops& hops) {
   const int n = hops.num_ranks();
   if (n < 2) return std::vector<int>(static_cast<size_t>(n), 0);
-  if (n <= kMostExact) return ExactRing(hops).ring();
+  if (n <= kMostExact) return exact_ring(hops);
   std::vector<int> ranks(static_cast<size_t>(n)), ring;
   std::iota(ranks.begin(), ranks.end(), 0);
   walk(hops, ranks, ring);
