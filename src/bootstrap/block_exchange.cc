@@ -135,8 +135,7 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
     std::vector<int> fds(what.descriptors.begin(), what.descriptors.end());
     if (r != rank_) fds.clear();
     for (const Fd& fd : frame.descriptors) fds.push_back(fd.get());
-    const std::string_view own = what.payload ? std::string_view(*what.payload) : std::string_view();
-    packer.add(r, r == rank_ ? own : std::string_view(frame.payload), fds);
+    packer.add(r, r == rank_ ? what.payload : std::string_view(frame.payload), fds);
     if (packer.too_long())
       return give_up(what.sequence, Status(StatusCode::kInvalidArgument,
                                            fmt::format("rank {}: {} ranks pass more than 1 GiB together in "

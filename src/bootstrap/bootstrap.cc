@@ -247,7 +247,7 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
                                                             mine.size(), kMaxPayloadBytes));
   const Call call(*this);
   std::vector<Frame> got;
-  RONDO_TRY(exchange({kind, std::make_shared<const std::string>(mine), {}, ++sequence_, deadline}, &got));
+  RONDO_TRY(exchange({kind, mine, {}, ++sequence_, deadline}, &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
@@ -257,9 +257,8 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
 Status Bootstrap::all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all) {
   const Call call(*this);
   std::vector<Frame> got;
-  RONDO_TRY(exchange({FrameKind::kHostGather, std::make_shared<const std::string>(mine), descriptors, ++host_sequence_,
-                      Deadline(options_.deadline_s, options_.abort)},
-                     &got));
+  const Deadline deadline(options_.deadline_s, options_.abort);
+  RONDO_TRY(exchange({FrameKind::kHostGather, mine, descriptors, ++host_sequence_, deadline}, &got));
   all->clear();
   for (Frame& frame : got) all->push_back({std::move(frame.payload), std::move(frame.descriptors)});
   (*all)[rank_].bytes = mine;

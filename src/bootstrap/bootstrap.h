@@ -204,7 +204,7 @@ class Bootstrap {
   };
   struct Exchange {
     FrameKind kind;
-    std::shared_ptr<const std::string> payload;
+    std::string_view payload;
     std::span<const int> descriptors;
     uint32_t sequence;
     Deadline deadline;

@@ -125,10 +125,10 @@ Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   Status why = still_whole_locked();
   if (why.ok() && (made.code() == StatusCode::kTimeout || made.code() == StatusCode::kAborted)) why = made;
   if (!why.ok()) return give_up(sequence_, std::move(why));
-  const Deadline deadline(options.deadline_s, options.abort);
+  const Deadline deadline = Deadline(options.deadline_s, options.abort).extended(made.ok() ? kGraceS : 0);
+  const std::string mine = encode_outcome(made);
   std::vector<Frame> got;
-  const Deadline later = deadline.extended(made.ok() ? kGraceS : 0);
-  RONDO_TRY(exchange({FrameKind::kGather, refusal_payload(made), {}, sequence_, later}, &got));
+  RONDO_TRY(exchange({FrameKind::kGather, mine, {}, sequence_, deadline}, &got));
   Status most_serious;
   for (Rank r = 0; r < static_cast<Rank>(got.size()); ++r) {
     const bool failed = r == rank_ ? !made.ok() : !got[r].payload.starts_with('\0');

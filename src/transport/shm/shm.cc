@@ -35,10 +35,6 @@ Status system_error(const char* what, uint64_t bytes) {
                                             static_cast<double>(bytes) / (1 << 20), errno_reason(error), remedy));
 }
 
-Status of_rank(Rank rank, const Status& s) {
-  return s.ok() ? s : Status(s.code(), fmt::format("rank {}: {}", rank, s.message()));
-}
-
 // A file of zeros in memory that nobody can shorten.
 Expected<Fd> make_file(const char* label, uint64_t bytes) {
   const NoSizeSignal no_signal;  // the file size limit also applies to memory with a descriptor
@@ -227,7 +223,7 @@ Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   std::vector<Fd> files;
   RONDO_TRY(exchange(bootstrap_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
-  RONDO_TRY(of_rank(rank_, region.status()));
+  if (!region.ok()) return Status(region.status().code(), fmt::format("rank {}: {}", rank_, region.status().message()));
   regions_.push_back(std::move(*region));
   ++live_regions_;
   return static_cast<void*>(regions_.back()->bases[static_cast<size_t>(rank_)]);
