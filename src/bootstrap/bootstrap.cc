@@ -286,10 +286,4 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   return made;
 }
 
-HostLayout Bootstrap::hosts() const {
-  std::vector<std::string> keys;
-  for (const PeerInfo& peer : peers_) keys.push_back(peer.host);
-  return HostLayout::of(keys);
-}
-
 }  // namespace rondo

@@ -112,9 +112,9 @@ class Bootstrap {
   Status all_gather_here(std::string_view mine, std::span<const int> descriptors, std::vector<FromRank>* all);
 
   /// Returns true if `peer` runs on this host and in this network namespace, so that descriptors can be exchanged.
-  bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
+  bool same_host(Rank peer) const { return hosts().same_host(peer, rank_); }
   /// Returns which ranks share a host, as defined by same_host(). Equal on all ranks.
-  HostLayout hosts() const;
+  const HostLayout& hosts() const { return plan_.hosts(); }
   /// Returns true if `peer` is a thread of this process (or this rank itself).
   bool same_process(Rank peer) const { return same_host(peer) && peers_[peer].process == peers_[rank_].process; }
   /// Returns the numeric IP address at which this rank reaches `peer`, or an empty text if `peer` is gone.

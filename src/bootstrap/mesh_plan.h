@@ -2,7 +2,7 @@
 // one. Otherwise the ranks form a grid of about sqrt(n) columns. A rank has links to the ranks of its row and of its
 // column. These are about 2 sqrt(n), and it reaches all ranks in two steps:
 //
-//   places    0  1  2        A place is a rank's position after sorting by host. Ranks of a host are adjacent.
+//   places    0  1  2        A place is a rank's position in the HostLayout. Ranks of a host are adjacent.
 //             3  4  5        Place 4 has links to 3 and 5, and to 1 and 7. It reaches 2 through 1 or 5.
 //             6  7
 //
@@ -12,26 +12,26 @@
 // Thread safety: values.
 #pragma once
 
-#include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "rondo/host_layout.h"
 #include "rondo/types.h"
 
 namespace rondo {
 
 class MeshPlan {
  public:
-  MeshPlan() = default;
-  /// hosts[r]: number of rank r's host, equal for ranks of one host. most_full: up to this number of ranks, in the
-  /// communicator and on a host, all pairs have a link.
-  MeshPlan(std::vector<uint32_t> hosts, int most_full);
+  MeshPlan() : MeshPlan(0, 0) {}
+  /// most_full: up to this number of ranks, in the communicator and on a host, all pairs have a link.
+  MeshPlan(HostLayout hosts, int most_full) : most_full_(most_full), hosts_(std::move(hosts)) {}
 
-  int nranks() const { return static_cast<int>(hosts_.size()); }
+  int nranks() const { return hosts_.nranks(); }
   bool is_full() const { return nranks() <= most_full_; }
   bool linked(Rank a, Rank b) const;
   std::vector<Rank> neighbours(Rank r) const;
   /// Returns all ranks by place, or by rank if the plan is full.
-  const std::vector<Rank>& order() const { return order_; }
+  std::vector<Rank> order() const;
 
   /// Returns the rank in a's row and b's column, through which a and b can reach each other, or -1 if there is none.
   Rank corner(Rank a, Rank b) const;
@@ -39,18 +39,14 @@ class MeshPlan {
   /// Returns the number of columns of a grid of n places.
   static size_t columns(size_t n);
 
-  const std::vector<uint32_t>& hosts() const { return hosts_; }
+  const HostLayout& hosts() const { return hosts_; }
   int most_full() const { return most_full_; }
 
  private:
-  bool joined(size_t place_a, size_t place_b, size_t num_places) const;
+  bool joined(int place_a, int place_b, int num_places) const;
 
-  int most_full_ = 0;
-  std::vector<uint32_t> hosts_;
-  std::vector<Rank> order_;           // rank by place
-  std::vector<uint32_t> places_;      // place by rank
-  std::vector<uint32_t> host_first_;  // by rank: the first place of its host
-  std::vector<uint32_t> host_size_;   // by rank
+  int most_full_;
+  HostLayout hosts_;
 };
 
 }  // namespace rondo

@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace rondo {
 namespace {
@@ -72,8 +71,8 @@ Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
   Met met;
   const auto num_ranks = r.get<uint32_t>();
   const auto most_full = static_cast<int>(r.get<uint32_t>());
-  std::vector<uint32_t> hosts;
-  for (int i = 0; i < nranks && r.ok(); ++i) hosts.push_back(r.get<uint32_t>());
+  std::vector<int> hosts;
+  for (int i = 0; i < nranks && r.ok(); ++i) hosts.push_back(r.get<int>());
   met.peers.resize(static_cast<size_t>(nranks));
   std::vector<bool> known(met.peers.size(), false);
   bool good = num_ranks == static_cast<uint32_t>(nranks) && most_full > 0;
@@ -85,7 +84,7 @@ Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
     known[whose] = true;
   }
   if (good && r.finished()) {
-    met.plan = MeshPlan(std::move(hosts), most_full);
+    met.plan = MeshPlan(HostLayout::of(hosts), most_full);
     for (const Rank peer : met.plan.neighbours(rank)) good = good && known[peer];
     if (good && known[rank]) return met;
   }
@@ -116,12 +115,10 @@ std::shared_ptr<const std::string> refusal_payload(const Status& why) {
   return std::make_shared<const std::string>(encode_outcome(why));
 }
 
-std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers) {
-  std::unordered_map<std::string_view, uint32_t> numbers;
-  std::vector<uint32_t> hosts;
-  for (const PeerInfo& p : peers)
-    hosts.push_back(numbers.emplace(p.host, static_cast<uint32_t>(numbers.size())).first->second);
-  return hosts;
+HostLayout hosts_of(const std::vector<PeerInfo>& peers) {
+  std::vector<std::string> keys;
+  for (const PeerInfo& p : peers) keys.push_back(p.host);
+  return HostLayout::of(keys);
 }
 
 std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<PeerInfo>& peers, int most_full) {
@@ -134,7 +131,7 @@ std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<
   const auto table_with = [&](const std::vector<Rank>& ranks) {
     Encoder w;
     w(plan.nranks(), most_full);
-    for (const uint32_t host : plan.hosts()) w(host);
+    for (Rank r = 0; r < plan.nranks(); ++r) w(plan.hosts().host(r));
     w(static_cast<uint32_t>(ranks.size()));
     for (const Rank r : ranks) w.raw(entries[r]);
     return std::make_shared<const std::string>(w.take());

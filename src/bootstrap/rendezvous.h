@@ -44,8 +44,8 @@ std::string list_ranks(const std::vector<Rank>& ranks);
 /// Up to this number of ranks, all pairs of ranks have a link. Tests set RONDO_TEST_FULL_MESH for grids of few ranks.
 constexpr int kMostFullMesh = 64;
 
-/// Returns the number of each peer's host, equal for peers of one host.
-std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers);
+/// Returns the hosts of the peers.
+HostLayout hosts_of(const std::vector<PeerInfo>& peers);
 
 /// Returns the tables that the root sends when all ranks have joined, by rank.
 std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<PeerInfo>& peers, int most_full);

@@ -33,9 +33,9 @@ class GridMesh : public ::testing::TestWithParam<int> {  // ranks per pretended 
   void SetUp() override { setenv("RONDO_TEST_FULL_MESH", "4", 1); }
   void TearDown() override { unsetenv("RONDO_TEST_FULL_MESH"); }
   MeshPlan plan() const {
-    std::vector<uint32_t> hosts;
-    for (Rank r = 0; r < kRanks; ++r) hosts.push_back(GetParam() == 0 ? 0 : static_cast<uint32_t>(r / GetParam()));
-    return {hosts, 4};
+    std::vector<int> hosts;
+    for (Rank r = 0; r < kRanks; ++r) hosts.push_back(GetParam() == 0 ? 0 : r / GetParam());
+    return {HostLayout::of(hosts), 4};
   }
 };
 

@@ -12,15 +12,15 @@ namespace {
 
 // Blocks of `per_host` ranks, ranks distributed to hosts one by one, or hosts of growing size.
 enum class Kind { kBlocks, kDealt, kGrowing };
-std::vector<uint32_t> hosts_of(int n, int per_host, Kind kind) {
-  std::vector<uint32_t> hosts;
+std::vector<int> hosts_of(int n, int per_host, Kind kind) {
+  std::vector<int> hosts;
   const int num_hosts = (n + per_host - 1) / per_host;
   for (int r = 0, host = 0, left = 1; r < n; ++r) {
     switch (kind) {
-      case Kind::kBlocks: hosts.push_back(static_cast<uint32_t>(r / per_host)); break;
-      case Kind::kDealt: hosts.push_back(static_cast<uint32_t>(r % num_hosts)); break;
+      case Kind::kBlocks: hosts.push_back(r / per_host); break;
+      case Kind::kDealt: hosts.push_back(r % num_hosts); break;
       case Kind::kGrowing:
-        hosts.push_back(static_cast<uint32_t>(host));
+        hosts.push_back(host);
         if (--left == 0) left = ++host + 1;
         break;
     }
@@ -43,15 +43,15 @@ void expect_blocks(const MeshPlan& plan, const std::vector<Rank>& ranks) {
 void check(int n, int per_host, Kind kind, int most_full) {
   SCOPED_TRACE(::testing::Message() << n << " ranks, " << per_host << " on a host, kind " << static_cast<int>(kind)
                                     << ", full up to " << most_full);
-  const std::vector<uint32_t> hosts = hosts_of(n, per_host, kind);
-  const MeshPlan plan(hosts, most_full);
+  const std::vector<int> hosts = hosts_of(n, per_host, kind);
+  const MeshPlan plan(HostLayout::of(hosts), most_full);
   EXPECT_EQ(plan.nranks(), n);
   EXPECT_EQ(plan.is_full(), n <= most_full);
   std::vector<Rank> sorted = plan.order();
   std::sort(sorted.begin(), sorted.end());
   for (Rank r = 0; r < n; ++r) ASSERT_EQ(sorted[static_cast<size_t>(r)], r);
   if (!plan.is_full()) expect_blocks(plan, plan.order());
-  for (const uint32_t host : std::set<uint32_t>(hosts.begin(), hosts.end())) {
+  for (const int host : std::set<int>(hosts.begin(), hosts.end())) {
     std::vector<Rank> here;
     for (const Rank r : plan.order())
       if (hosts[static_cast<size_t>(r)] == host) here.push_back(r);
@@ -82,9 +82,9 @@ TEST(MeshPlan, EverybodyIsTwoStepsAwayAtMost) {
 }
 
 TEST(MeshPlan, ThousandsOfRanksHaveFewNeighbours) {
-  const MeshPlan plan(hosts_of(4096, 8, Kind::kDealt), 64);
+  const MeshPlan plan(HostLayout::of(hosts_of(4096, 8, Kind::kDealt)), 64);
   for (Rank r = 0; r < 4096; r += 101) EXPECT_LE(plan.neighbours(r).size(), 2u * 63 + 7);
-  const MeshPlan one_host(std::vector<uint32_t>(1000, 5), 64);
+  const MeshPlan one_host(1000, 64);
   for (Rank r = 0; r < 1000; ++r) EXPECT_LE(one_host.neighbours(r).size(), 2u * 31);
 }
 

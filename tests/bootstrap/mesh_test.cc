@@ -36,7 +36,7 @@ TEST(Mesh, UnauthenticatedConnectionsAreRefusedAndLogged) {
   for (Met& m : met) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    m.plan = MeshPlan({0, 1}, 2);
+    m.plan = MeshPlan(HostLayout::uniform(2, 1), 2);
     m.peers = peers;
     m.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
     roots.emplace_back(ends[1]);
@@ -148,7 +148,7 @@ TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
     met.peers.push_back(*describe_self(0));
     met.peers.back().unix_name = "rondo-test-" + std::to_string(::getpid()) + "-" + std::to_string(r);
   }
-  met.plan = MeshPlan(std::vector<uint32_t>(kRanks, 0), kRanks);
+  met.plan = MeshPlan(kRanks, kRanks);
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   met.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
