@@ -69,20 +69,19 @@ class Reader {
       host_.packages.push_back({os(p), model != nullptr ? model : ""});
     }
     if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines have none
-    read_nodes();
-    read_cores();
-    read_caches();
+    for (hwloc_obj_t n : places_.all(HWLOC_OBJ_NUMANODE))
+      host_.nodes.push_back({os(n), places_.package_of(n->cpuset), n->attr->numanode.local_memory, 0});
+    const auto pus = places_.all(HWLOC_OBJ_PU), cores = places_.all(HWLOC_OBJ_CORE);
+    host_.pus.resize(pus.size());
+    const std::vector<hwloc_obj_t>& places = cores.empty() ? pus : cores;  // no cores: each PU is one
+    for (hwloc_obj_t c : places) add_core(c, pus);
+    read_caches(places);
     read_distances();
     return std::move(host_);
   }
 
  private:
   static int os(hwloc_obj_t o) { return o->os_index == HWLOC_UNKNOWN_INDEX ? -1 : static_cast<int>(o->os_index); }
-
-  void read_nodes() {
-    for (hwloc_obj_t n : places_.all(HWLOC_OBJ_NUMANODE))
-      host_.nodes.push_back({os(n), places_.package_of(n->cpuset), n->attr->numanode.local_memory, 0});
-  }
 
   void add_core(hwloc_obj_t at, const std::vector<hwloc_obj_t>& pus) {
     hwloc_const_cpuset_t allowed = hwloc().topology_get_allowed_cpuset(t_);
@@ -100,15 +99,7 @@ class Reader {
     host_.cores.push_back(std::move(core));
   }
 
-  void read_cores() {
-    const auto pus = places_.all(HWLOC_OBJ_PU), cores = places_.all(HWLOC_OBJ_CORE);
-    host_.pus.resize(pus.size());
-    for (hwloc_obj_t c : cores.empty() ? pus : cores) add_core(c, pus);  // no cores: each PU is one
-  }
-
-  void read_caches() {
-    std::vector<hwloc_obj_t> places = places_.all(HWLOC_OBJ_CORE);
-    if (places.empty()) places = places_.all(HWLOC_OBJ_PU);
+  void read_caches(const std::vector<hwloc_obj_t>& places) {
     std::map<std::pair<int, unsigned>, int> known;  // by level and number
     for (size_t c = 0; c < places.size(); ++c)
       for (hwloc_obj_t o = places[c]; o != nullptr; o = o->parent) {

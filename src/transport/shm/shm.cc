@@ -122,32 +122,30 @@ Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Bootstrap& bootstra
                                                              bool may_pull, uint32_t longest_bytes) {
   const SegmentLayout layout(hosts.num_ranks(hosts.host(bootstrap.rank())), longest_bytes);
   std::unique_ptr<ShmTransport> t(new ShmTransport(layout, bootstrap, hosts));
-  Fd own;
-  const Status ready = t->prepare(&own);
-  RONDO_TRY(t->meet(ready, std::move(own), may_pull));
+  RONDO_TRY(t->meet(may_pull));
   return t;
 }
 
 // Takes this rank's segment. The first of the ranks that share a file makes the file.
-Status ShmTransport::prepare(Fd* own) {
+Expected<Fd> ShmTransport::prepare() {
   RONDO_TRY_ASSIGN(pool_, StagingPool::acquire());
   const uint64_t segment_bytes = round_up(layout_.total_bytes, kPageBytes);
   const auto place = static_cast<uint64_t>(rank_ % kRanksPerFile);
   free_small_ = {place * file_.small_bytes, file_.small_bytes};
   free_data_ = {file_.data_begin + place * file_.data_bytes, file_.data_bytes};
   RONDO_TRY(take(segment_bytes, StagingPool::Use::kSmall).status());
-  if (place != 0) return {};
-  RONDO_TRY_ASSIGN(*own, make_file("rondo-pool", file_.bytes));
-  return {};
+  return place == 0 ? make_file("rondo-pool", file_.bytes) : Fd();
 }
 
 // Two exchanges: files and results. A rank with an error still takes part, and all ranks get its error at once.
-Status ShmTransport::meet(const Status& ready, Fd own, bool may_pull) {
+Status ShmTransport::meet(bool may_pull) {
+  Expected<Fd> own = prepare();
   uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // another rank reads it here
   const Expected<Announcement> mine = Announcement{ProcessName::self(), reinterpret_cast<uint64_t>(&value), value};
   std::vector<Fd> files, none;
   RONDO_TRY_ASSIGN(const std::vector<Announcement> all,
-                   exchange(bootstrap_, ready.ok() ? mine : Expected<Announcement>(ready), std::move(own), &files));
+                   exchange(bootstrap_, own.ok() ? mine : Expected<Announcement>(own.status()),
+                            own.ok() ? std::move(*own) : Fd(), &files));
   for (const Announcement& a : all) processes_.push_back(a.process);
   auto mapped = map(files, kRanksPerFile, file_.bytes, file_.data_begin);
   files.clear();

@@ -64,8 +64,8 @@ class ShmTransport final : public SegmentTransport {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
   ShmTransport(const SegmentLayout& layout, Bootstrap& bootstrap, const HostLayout& hosts);
-  Status prepare(Fd* own);
-  Status meet(const Status& ready, Fd own, bool may_pull);
+  Expected<Fd> prepare();
+  Status meet(bool may_pull);
   Expected<std::unique_ptr<Region>> map(const std::vector<Fd>& files, size_t step, uint64_t bytes, uint64_t huge_from);
   Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) override;
   bool reads(Rank peer, uint64_t address, uint64_t value);
