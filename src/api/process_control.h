@@ -37,7 +37,7 @@ class ProcessControl final : public ControlPlane {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
       : abort_(options.abort), bootstrap_(std::move(bootstrap)) {}
-  ~ProcessControl() override { bootstrap_->say_goodbye({}, cause_); }
+  ~ProcessControl() override { bootstrap_->say_goodbye(cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine.data(), mine.size(), all);

@@ -13,11 +13,10 @@
 
 namespace rondo {
 
-Expected<std::shared_ptr<ThreadWorld>> ThreadWorld::create(int nranks) {
-  auto world = std::make_shared<ThreadWorld>();
-  RONDO_TRY_ASSIGN(world->memory, InprocWorld::create(nranks));
-  world->meeting = std::make_shared<ThreadMeeting>(nranks);
-  return world;
+Expected<std::shared_ptr<ThreadMeeting>> ThreadMeeting::create(int nranks) {
+  auto meeting = std::make_shared<ThreadMeeting>(nranks);
+  RONDO_TRY_ASSIGN(meeting->memory_, InprocWorld::create(nranks));
+  return meeting;
 }
 
 Status ThreadMeeting::close(Status why) {
@@ -109,14 +108,14 @@ Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
 namespace {
 
 Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const AllSettings& all,
-                                                             const std::shared_ptr<ThreadWorld>& world,
+                                                             const std::shared_ptr<ThreadMeeting>& meeting,
                                                              const ChildOptions& options) {
   const auto nranks = static_cast<int>(all.size());
   RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, options.settings, all, nranks));
   auto impl = std::make_unique<CommunicatorImpl>(
       rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus(all, nranks, 0)),
-      options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, world->memory)));
-  impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
+      options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, meeting->memory())));
+  impl->take_control(std::make_unique<ThreadControl>(rank, meeting, options), options);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;
 }
@@ -126,14 +125,14 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const Al
 Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
                                                                                    const ChildOptions& options,
                                                                                    const std::vector<int>& devices) {
-  RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
+  RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadMeeting> meeting, ThreadMeeting::create(nranks));
   const AllSettings all(static_cast<size_t>(nranks), std::make_shared<const Settings>(options.settings));
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
   const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
   for (Rank r = 0; r < nranks; ++r) {
     ChildOptions mine = options;
     mine.binding = bindings[r];
-    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, mine));
+    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, meeting, mine));
     made.push_back(std::move(impl));
   }
   if (devices.empty()) return made;
@@ -143,26 +142,26 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   return made;
 }
 
-// The first member makes the new world and passes it on with its settings, in one gather.
+// The first member makes the new meeting and passes it on with its settings, in one gather.
 Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std::vector<Rank>& members,
                                                                       const ChildOptions& options) {
   ThreadMeeting::Offer mine{encode(options.settings), nullptr};
   if (!members.empty() && members[0] == rank_) {
-    auto world = ThreadWorld::create(static_cast<int>(members.size()));
-    if (world.ok()) mine.world = *world;
-    else mine.bytes = world.status().to_string();
+    auto meeting = ThreadMeeting::create(static_cast<int>(members.size()));
+    if (meeting.ok()) mine.meeting = *meeting;
+    else mine.bytes = meeting.status().to_string();
   }
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, std::move(mine), wait(options, true)));
   if (members.empty()) return std::unique_ptr<CommunicatorImpl>();
   const ThreadMeeting::Offer& first = (*offers)[members[0]];
-  if (first.world == nullptr)
+  if (first.meeting == nullptr)
     return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
                                                    first.bytes));
   std::vector<std::string_view> said;
   for (const Rank r : members) said.push_back((*offers)[r].bytes);
   RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, said));
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
-  return make_thread_rank(static_cast<Rank>(place), all, first.world, options);
+  return make_thread_rank(static_cast<Rank>(place), all, first.meeting, options);
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(const std::vector<Rank>& excluded,
@@ -171,7 +170,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(con
                    meeting_->find_survivors(rank_, excluded, encode(options.settings), wait(options, false)));
   const auto place = std::find(found.members.begin(), found.members.end(), rank_) - found.members.begin();
   RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, {found.settings.begin(), found.settings.end()}));
-  return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
+  return make_thread_rank(static_cast<Rank>(place), all, found.meeting, options);
 }
 
 // Ranks that exclude the same ranks share a Gathering. When all ranks that have not left have called, the first rank to
@@ -230,9 +229,9 @@ void ThreadMeeting::decide(Gathering& gathering) {
     found.members.push_back(rank);
     found.settings.push_back(std::move(caller.settings));
   }
-  auto world = ThreadWorld::create(static_cast<int>(found.members.size()));
-  if (world.ok()) found.world = *world;
-  gathering.outcome = world.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(world.status());
+  auto made = create(static_cast<int>(found.members.size()));
+  if (made.ok()) found.meeting = *made;
+  gathering.outcome = made.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(made.status());
   changed_.notify_all();
 }
 

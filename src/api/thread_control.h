@@ -19,21 +19,13 @@
 
 namespace rondo {
 
-class ThreadMeeting;
-
 /// The state that the ranks of one communicator of threads share.
-struct ThreadWorld {
-  std::shared_ptr<InprocWorld> memory;
-  std::shared_ptr<ThreadMeeting> meeting;
-  static Expected<std::shared_ptr<ThreadWorld>> create(int nranks);
-};
-
 class ThreadMeeting {
  public:
   /// A rank's contribution to a gather.
   struct Offer {
     std::string bytes;
-    std::shared_ptr<ThreadWorld> world;
+    std::shared_ptr<ThreadMeeting> meeting;  // of a new communicator
   };
   using Offers = std::shared_ptr<const std::vector<Offer>>;
   /// The limits of a wait: deadline, abort flag and interrupt.
@@ -41,6 +33,8 @@ class ThreadMeeting {
     Deadline deadline;
     std::function<Status()> interrupt;
   };
+  /// Also makes the ranks' memory.
+  static Expected<std::shared_ptr<ThreadMeeting>> create(int nranks);
   explicit ThreadMeeting(int nranks)
       : offers_(static_cast<size_t>(nranks)),
         here_(offers_.size()),
@@ -52,11 +46,12 @@ class ThreadMeeting {
   Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
   /// Removes a rank that will be destroyed. Ranks that wait for it get an error with `cause`, unless it is ok.
   void leave(Rank rank, const Status& cause);
+  const std::shared_ptr<InprocWorld>& memory() const { return memory_; }
 
   struct Survivors {
     std::vector<Rank> members;           // old ranks, in order
     std::vector<std::string> settings;   // of the members, as passed to find_survivors
-    std::shared_ptr<ThreadWorld> world;  // new, for the members
+    std::shared_ptr<ThreadMeeting> meeting;  // new, for the members
   };
   /// Collective over the ranks that have not left and are not excluded.
   Expected<Survivors> find_survivors(Rank rank, const std::vector<Rank>& excluded, std::string settings,
@@ -77,6 +72,7 @@ class ThreadMeeting {
   };
   void decide(Gathering& gathering);
 
+  std::shared_ptr<InprocWorld> memory_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Offer> offers_;

@@ -186,10 +186,10 @@ class Bootstrap {
   Status still_with_survivors(const std::vector<Rank>& members);
 
   /// Sends a goodbye to the peers: they report no loss. A peer that waits for this rank gets the error "rank r left the
-  /// communicator". No collective call may follow. `note`: about one line, which the peers' parting_note() returns.
-  /// `cause`: the failure because of which this rank leaves, if any. The peers' error contains it.
-  void say_goodbye(const std::string& note = {}, const Status& cause = {});
-  /// Sets the note for a say_goodbye() without one.
+  /// communicator". No collective call may follow. `cause`: the failure because of which this rank leaves, if any. The
+  /// peers' error contains it.
+  void say_goodbye(const Status& cause = {});
+  /// Sets the goodbye's note, about one line, which the peers' parting_note() returns.
   void part(std::string note) { note_ = std::move(note); }
 
  private:

@@ -125,7 +125,7 @@ std::string Bootstrap::left_text(Rank peer) {
 }
 
 // Stops the thread first, because it must not write after the goodbyes.
-void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
+void Bootstrap::say_goodbye(const Status& cause) {
   if (!made_here_) return;  // another thread may have held a lock
   {
     const Call call(*this);
@@ -138,7 +138,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
   port_.close();
   Encoder said;
-  said(cause.message(), note.empty() ? note_ : note);
+  said(cause.message(), note_);
   for (const auto& link : links_)
     if (link) link->say_goodbye(std::string(said.bytes()));
 }

@@ -50,7 +50,8 @@ void run(int ranks_per_host, Rank dies, const std::function<std::string(Bootstra
     auto b = Bootstrap::join(kRanks, id, r, spawn.options(r));
     if (!b.ok()) return b.status().to_string();
     const std::string said = body(**b);
-    (*b)->say_goodbye("as " + std::to_string(r));
+    (*b)->part("as " + std::to_string(r));
+    (*b)->say_goodbye();
     return said;
   });
   for (Rank r = 0; r < kRanks; ++r)
