@@ -28,7 +28,13 @@ namespace rondo {
 static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
 
 template <class T>
-concept CodecNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+constexpr bool is_std_array = false;
+template <class T, size_t kSize>
+constexpr bool is_std_array<std::array<T, kSize>> = true;
+
+/// Values that travel as they lie in memory: numbers, enums, and arrays of them.
+template <class T>
+concept CodecPacked = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_bounded_array_v<T> || is_std_array<T>;
 
 class Encoder {
  public:
@@ -55,17 +61,9 @@ class Encoder {
  private:
   void one(std::string_view& text) { (*this)(static_cast<uint32_t>(text.size())).raw(text); }
   void one(std::string& text) { (*this)(std::string_view(text)); }
-  template <CodecNumber T>
+  template <CodecPacked T>
   void one(T& value) {
     packed(value);
-  }
-  template <class T, size_t kSize>
-  void one(T (&array)[kSize]) {
-    packed(array);
-  }
-  template <class T, size_t kSize>
-  void one(std::array<T, kSize>& array) {
-    packed(array);
   }
   template <class T>
   void one(std::vector<T>& list) {
@@ -139,18 +137,10 @@ class Decoder {
  private:
   void one(std::string& value) { value = text(); }
   void one(bool& value) { value = get<uint8_t>() != 0; }
-  template <CodecNumber T>
+  template <CodecPacked T>
   void one(T& value) {
-    value = T{};
+    std::memset(static_cast<void*>(&value), 0, sizeof value);
     packed(value);
-  }
-  template <class T, size_t kSize>
-  void one(T (&array)[kSize]) {
-    packed(array);
-  }
-  template <class T, size_t kSize>
-  void one(std::array<T, kSize>& array) {
-    packed(array);
   }
   template <class T>
   void one(std::vector<T>& list) {

@@ -23,12 +23,6 @@ struct ClockPair {
   friend constexpr bool operator==(const ClockPair&, const ClockPair&) = default;
 };
 
-inline int64_t clock_ns(clockid_t clock) {
-  timespec t;
-  clock_gettime(clock, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
-
 /// Reads the clocks between two readings of the ticks, several times. Returns the pair whose readings were nearest. It
 /// is accurate to about 20 ns.
 inline ClockPair read_clock_pair() {

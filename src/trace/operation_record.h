@@ -53,13 +53,15 @@ inline uint64_t ticks() {
 #endif
 }
 
+inline int64_t clock_ns(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
 /// Reads a coarse clock. This takes 4 ns: the kernel updates the clock in memory a few hundred times a second. A second
 /// reading of the ticks would cost as much as the rest of a record, and only the diagnosis of hangs needs finish times.
-inline uint64_t coarse_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
+inline uint64_t coarse_ns() { return static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC_COARSE)); }
 
 /// An unpacked copy of an OperationRecord.
 struct PostedOperation {
