@@ -1,7 +1,8 @@
 #include "rondo/host_layout.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "base/error.h"
 
 #include <algorithm>
 #include <charconv>
@@ -124,10 +125,8 @@ Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const 
     last = host_number;
   }
   if (!fits)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("an order of ranks on hosts {} must name each rank once and keep the ranks of a host "
-                              "together",
-                              text()));
+    return invalid_argument(
+        "an order of ranks on hosts {} must name each rank once and keep the ranks of a host together", text());
   if (one_host()) return ordered;
   for (int32_t& h : ordered.host_) h = number[h];
   ordered.number(order);

@@ -1,7 +1,5 @@
 #include "algorithms/registry.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -29,6 +27,7 @@
 #include "algorithms/rooted_tree.h"
 #include "algorithms/tree.h"
 #include "algorithms/two_shot.h"
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -188,8 +187,9 @@ bool is_identifier(std::string_view name) {
          std::all_of(name.begin(), name.end(), [&](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
-Status bad_row(std::string_view what) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("invalid algorithm: {}", what));
+template <class... Args>
+Status bad_row(fmt::format_string<Args...> what, Args&&... args) {
+  return invalid_argument("invalid algorithm: {}", fmt::format(what, std::forward<Args>(args)...));
 }
 
 template <class Add>
@@ -234,13 +234,13 @@ uint64_t hash_of(std::span<const Algorithm> rows) {
 
 Status check_new(const Algorithm& row, const Registry& r) {
   if (find_algorithm(row.collective, row.name) != nullptr)
-    return bad_row(fmt::format("there is an algorithm {} of {} already", row.name, collective_name(row.collective)));
+    return bad_row("there is an algorithm {} of {} already", row.name, collective_name(row.collective));
   if (r.frozen)
-    return bad_row(fmt::format(
+    return bad_row(
         "{} was registered too late: register algorithms before the first communicator is made, on all ranks",
-        row.name));
+        row.name);
   if (r.num_rows.load(std::memory_order_relaxed) == kMaxAlgorithms)
-    return bad_row(fmt::format("{} exceeds the limit of {} algorithms", row.name, kMaxAlgorithms));
+    return bad_row("{} exceeds the limit of {} algorithms", row.name, kMaxAlgorithms);
   return {};
 }
 
@@ -261,22 +261,18 @@ const Algorithm* find_algorithm(Collective collective, std::string_view name) {
 
 Status check_row(const Algorithm& row) {
   if (!is_identifier(row.name) || row.name.size() > kMaxAlgorithmName)
-    return bad_row(
-        fmt::format("name \"{}\" must be [a-z][a-z0-9_]*, at most {} characters", row.name, kMaxAlgorithmName));
+    return bad_row("name \"{}\" must be [a-z][a-z0-9_]*, at most {} characters", row.name, kMaxAlgorithmName);
   if (static_cast<int>(row.collective) >= kNumCollectives || is_point_to_point(row.collective))
-    return bad_row(fmt::format("{}: collective must be one that all ranks call, not send or recv", row.name));
+    return bad_row("{}: collective must be one that all ranks call, not send or recv", row.name);
   if (row.summary.empty() || row.summary.find('\n') != std::string_view::npos)
-    return bad_row(fmt::format("{}: summary must be one line", row.name));
-  if (row.record == nullptr || row.cost == nullptr)
-    return bad_row(fmt::format("{}: record and cost must be functions", row.name));
+    return bad_row("{}: summary must be one line", row.name);
+  if (row.record == nullptr || row.cost == nullptr) return bad_row("{}: record and cost must be functions", row.name);
   if ((row.record_on_hosts == nullptr) != (row.cost_on_hosts == nullptr) ||
       (row.for_hosts && row.record_on_hosts == nullptr))
-    return bad_row(
-        fmt::format("{}: set both record_on_hosts and cost_on_hosts, or neither; for_hosts needs both", row.name));
+    return bad_row("{}: set both record_on_hosts and cost_on_hosts, or neither; for_hosts needs both", row.name);
   if (row.direct && row.record_on_hosts != nullptr)
-    return bad_row(
-        fmt::format("{}: a direct algorithm reaches no other host, and cannot have record_on_hosts", row.name));
-  if (row.pulls_only && !row.direct) return bad_row(fmt::format("{}: pulls_only requires direct", row.name));
+    return bad_row("{}: a direct algorithm reaches no other host, and cannot have record_on_hosts", row.name);
+  if (row.pulls_only && !row.direct) return bad_row("{}: pulls_only requires direct", row.name);
   return {};
 }
 

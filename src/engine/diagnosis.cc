@@ -1,9 +1,8 @@
 // Finds the reason of a long wait of an OperationQueue: an abort, different calls, a lost rank or a late rank. These
 // are slow paths. Every error text names this rank, the operation, the peer and the position in the schedule.
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/queue.h"
 #include "plan/describe_program.h"
 
@@ -180,7 +179,7 @@ Status OperationQueue::find_page_mismatch(const Operation& op, bool looks_back) 
     RONDO_TRY(compare_call(op.sequence, op.shape(), r));
   }
   if (const auto told = transport_.told_disagreement(op.sequence))
-    return Status(StatusCode::kMismatch, fmt::format("{}: {}", describe(op), *told));
+    return make_error(StatusCode::kMismatch, "{}: {}", describe(op), *told);
   return {};
 }
 
@@ -211,13 +210,12 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
   const Collective other_end = mine.collective == Collective::kSend ? Collective::kRecv : Collective::kSend;
   const std::optional<OperationShape> theirs = page->find(other_end, rank_, op.sequence);
   if (!theirs || (theirs->count_elems == mine.count_elems && theirs->dtype == mine.dtype)) return {};
-  return Status(
-      StatusCode::kMismatch,
-      fmt::format("message #{} from rank {} to rank {}: the ranks disagree on {}: rank {} calls {}, rank {} calls {}",
-                  op.sequence, mine.collective == Collective::kSend ? rank_ : peer,
-                  mine.collective == Collective::kSend ? peer : rank_,
-                  theirs->count_elems != mine.count_elems ? "count_elems" : "dtype", rank_, describe_shape(mine), peer,
-                  describe_shape(*theirs)));
+  return make_error(StatusCode::kMismatch,
+                    "message #{} from rank {} to rank {}: the ranks disagree on {}: rank {} calls {}, rank {} calls {}",
+                    op.sequence, mine.collective == Collective::kSend ? rank_ : peer,
+                    mine.collective == Collective::kSend ? peer : rank_,
+                    theirs->count_elems != mine.count_elems ? "count_elems" : "dtype", rank_, describe_shape(mine),
+                    peer, describe_shape(*theirs));
 }
 
 // Describes the first lane that waits for a peer, or else a lane that waits for another lane or is in a step.

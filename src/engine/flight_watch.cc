@@ -1,6 +1,5 @@
 #include "engine/flight_watch.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -15,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/tracing.h"
 
@@ -36,7 +36,7 @@ class Watcher {
  public:
   static Expected<std::unique_ptr<Watcher>> create(int signal) {
     const int fd = eventfd(0, EFD_CLOEXEC);
-    if (fd < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", std::strerror(errno)));
+    if (fd < 0) return make_error(StatusCode::kSystem, "eventfd: {}", std::strerror(errno));
     signalled_fd.store(fd);
     auto watcher = std::unique_ptr<Watcher>(new Watcher(signal, fd));
     RONDO_TRY(watcher->thread_.start("the thread of RONDO_FLIGHT's signal", [w = watcher.get()] { w->loop(); }));
@@ -45,7 +45,7 @@ class Watcher {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     if (sigaction(signal, &action, &watcher->before_) != 0)
-      return Status(StatusCode::kSystem, fmt::format("signal {}: {}", signal, std::strerror(errno)));
+      return make_error(StatusCode::kSystem, "signal {}: {}", signal, std::strerror(errno));
     watcher->installed_ = true;
     return watcher;
   }
@@ -122,10 +122,10 @@ Status FlightWatch::add(Tracing& tracing) {
   if (r.watcher == nullptr) {
     RONDO_TRY_ASSIGN(r.watcher, Watcher::create(signal));
   } else if (r.watcher->signal() != signal) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_FLIGHT named signal {} when this process made its first communicator and is {} "
-                              "now: a process has only one",
-                              r.watcher->signal(), signal));
+    return invalid_argument(
+        "RONDO_FLIGHT named signal {} when this process made its first communicator and is {} now: a process has only "
+        "one",
+        r.watcher->signal(), signal);
   }
   r.watcher->add(tracing);
   return {};

@@ -1,11 +1,12 @@
 #include "engine/host_backend.h"
 
-#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -63,9 +64,7 @@ void HostBackend::lock() {
 Status HostBackend::check(Call& c) const {
   if (c.premul_at != nullptr)
     return bad("premul", "is in device memory, but this communicator uses host memory");
-  const auto refused = [this](std::string_view why) {
-    return Status(StatusCode::kUnsupported, fmt::format("rank {}: {}", rank_, why));
-  };
+  const auto refused = [this](std::string_view why) { return unsupported("rank {}: {}", rank_, why); };
   if (c.stream != nullptr) return refused("stream is set, but this is a communicator of host memory; leave it null");
   if (c.launch_event != nullptr)
     return refused(
@@ -248,7 +247,7 @@ Status HostBackend::finish(Status ended) {
 
 Status HostBackend::error() {
   if (const auto by = transport_.aborted_by())
-    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+    return make_error(StatusCode::kAborted, "rank {}: {}", rank_, abort_text(transport_, *by));
   return {};
 }
 
@@ -294,10 +293,8 @@ bool HostBackend::reaches(const void* ptr, uint64_t bytes) const {
 
 Status HostBackend::register_memory(void* ptr, uint64_t bytes, const ControlGather&) {
   if (reaches(ptr, bytes)) return {};
-  return Status(StatusCode::kUnsupported,
-                fmt::format("rank {}: other processes cannot map host memory that already "
-                            "exists: allocate it with rondo_alloc",
-                            rank_));
+  return unsupported(
+      "rank {}: other processes cannot map host memory that already exists: allocate it with rondo_alloc", rank_);
 }
 
 Status HostBackend::deregister_memory(void* ptr, const ControlGather&) {

@@ -1,6 +1,5 @@
 #include "engine/tracing.h"
 
-#include <fmt/format.h>
 #include <signal.h>
 #include <time.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/error.h"
 #include "engine/flight_watch.h"
 #include "trace/trace_file.h"
 
@@ -24,10 +24,10 @@ constexpr SignalName kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP",
                                    {"QUIT", SIGQUIT}, {"WINCH", SIGWINCH}, {"URG", SIGURG}};
 
 Status make_directory(const std::string& directory) {
-  if (directory.empty()) return Status(StatusCode::kInvalidArgument, "directory is empty");
+  if (directory.empty()) return invalid_argument("directory is empty");
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return Status(StatusCode::kSystem, fmt::format("cannot make {}: {}", directory, error.message()));
+  if (error) return make_error(StatusCode::kSystem, "cannot make {}: {}", directory, error.message());
   return {};
 }
 
@@ -43,11 +43,8 @@ Expected<TraceSettings> trace_settings(const SettingFields& settings) {
   for (const SignalName& known : kSignals)
     if (name == known.name) s.flight_signal = known.number;
   if (s.flight_signal == 0 || s.flight_directory.empty())
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("RONDO_FLIGHT={}: expected a folder, or folder,SIGNAL with USR1, USR2, HUP, QUIT, WINCH or "
-                    "URG",
-                    flight));
+    return invalid_argument(
+        "RONDO_FLIGHT={}: expected a folder, or folder,SIGNAL with USR1, USR2, HUP, QUIT, WINCH or URG", flight);
   return s;
 }
 
@@ -72,9 +69,7 @@ void Tracing::finish() {
 }
 
 Status Tracing::start(const std::string& directory, uint64_t num_records) {
-  if (trace_ != nullptr)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} is already traced to {}", queue_.rank(), directory_));
+  if (trace_ != nullptr) return invalid_argument("rank {} is already traced to {}", queue_.rank(), directory_);
   RONDO_TRY(make_directory(directory));
   const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the id is set with the file
   const std::lock_guard lock(trace_mutex_);
@@ -86,8 +81,7 @@ Status Tracing::start(const std::string& directory, uint64_t num_records) {
 }
 
 Status Tracing::stop() {
-  if (trace_ == nullptr)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} is not traced", queue_.rank()));
+  if (trace_ == nullptr) return invalid_argument("rank {} is not traced", queue_.rank());
   queue_.executor().set_trace(nullptr);
   const std::lock_guard lock(trace_mutex_);
   const Status s = write_trace(queue_.failure().message());

@@ -1,10 +1,9 @@
 // Generates the actions of a pass and checks that their order is safe.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
 
+#include "base/error.h"
 #include "rondo/fsdp/plan.h"
 
 namespace rondo::fsdp {
@@ -258,7 +257,7 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
   ActionChecker checker(plan);
   for (size_t i = 0; i < actions.size(); ++i)
     if (const std::string why = checker.play(actions[i]); !why.empty())
-      return Status(StatusCode::kInternal, fmt::format("action {}: {}", i, why));
+      return make_error(StatusCode::kInternal, "action {}: {}", i, why);
   return {};
 }
 

@@ -1,5 +1,4 @@
 // Reads checkpoints of four kinds: rondo's, one safetensors file, a Hugging Face folder, PyTorch shards.
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/error.h"
 #include "fsdp/json.h"
 #include "fsdp/manifest.h"
 #include "fsdp/reader.h"
@@ -26,10 +26,10 @@ Expected<Contents> read_manifest(const std::string& folder) {
 Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const std::string& path) {
   const Json& saved = member_of(member_of(info, t.name.c_str()), "saved_offsets");
   if (!saved.is_array() || saved.size() != t.shape.size())
-    return bad_checkpoint(path, fmt::format("tensor '{}': DCP_SHARDING_INFO has no saved_offsets for it", t.name));
+    return bad_checkpoint(path, "tensor '{}': DCP_SHARDING_INFO has no saved_offsets for it", t.name);
   const auto offsets = whole_numbers(saved);
   if (!offsets || std::any_of(offsets->begin() + !t.shape.empty(), offsets->end(), [](uint64_t o) { return o != 0; }))
-    return bad_checkpoint(path, fmt::format("tensor '{}': it is not cut between rows", t.name));
+    return bad_checkpoint(path, "tensor '{}': it is not cut between rows", t.name);
   return offsets->empty() ? 0 : offsets->front();
 }
 
@@ -52,15 +52,14 @@ Status add_file(const std::string& path, Contents* c) {
       RONDO_TRY_ASSIGN(first, first_row_of(info, t, path));
     }
     const uint64_t rows = rows_of(t.shape);
-    if (first > UINT64_MAX - rows)
-      return bad_checkpoint(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
+    if (first > UINT64_MAX - rows) return bad_checkpoint(path, "tensor '{}': no tensor has so many rows", t.name);
     StoredTensor& whole = c->parameters.try_emplace(t.name, StoredTensor{t.name, t.dtype, t.shape, {}}).first->second;
     const bool same_rows =
         whole.shape.size() == t.shape.size() &&
         std::equal(whole.shape.begin() + !t.shape.empty(), whole.shape.end(), t.shape.begin() + !t.shape.empty());
     if (whole.dtype != t.dtype || !same_rows)
-      return bad_checkpoint(path, fmt::format("tensor '{}': its type or shape differs from that in '{}'", t.name,
-                                              c->files[whole.parts.front().file].path));
+      return bad_checkpoint(path, "tensor '{}': its type or shape differs from that in '{}'", t.name,
+                            c->files[whole.parts.front().file].path);
     if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
     whole.parts.push_back({index, first, rows});
   }
@@ -75,8 +74,7 @@ Expected<Contents> read_files(const std::string& what, std::vector<std::string> 
   Contents c;
   for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));
   for (auto& [name, t] : c.parameters) {
-    if (!tensor_bytes(t.dtype, t.shape))
-      return bad_checkpoint(what, fmt::format("tensor '{}' is larger than memory", name));
+    if (!tensor_bytes(t.dtype, t.shape)) return bad_checkpoint(what, "tensor '{}' is larger than memory", name);
     RONDO_TRY(check_rows(what, &t));
   }
   return c;
@@ -93,7 +91,7 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
                       file.get_ref<const std::string&>().find('/') == std::string::npos;
-    if (!good) return bad_checkpoint(path, fmt::format("weight_map.{}: expected a file of this folder", name));
+    if (!good) return bad_checkpoint(path, "weight_map.{}: expected a file of this folder", name);
     files.push_back(folder + "/" + file.get<std::string>());
   }
   RONDO_TRY_ASSIGN(Contents c, read_files(folder, std::move(files)));
@@ -101,7 +99,7 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
     const auto t = c.parameters.find(name);
     const std::string expected = folder + "/" + file.get<std::string>();
     if (t == c.parameters.end() || c.files[t->second.parts.front().file].path != expected)
-      return bad_checkpoint(expected, fmt::format("tensor '{}' is not in it, but '{}' refers to it", name, path));
+      return bad_checkpoint(expected, "tensor '{}' is not in it, but '{}' refers to it", name, path);
   }
   return c;
 }
@@ -118,10 +116,6 @@ std::vector<std::string> shards_in(const std::string& folder) {
 
 }  // namespace
 
-Status bad_checkpoint(const std::string& path, const std::string& why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}", path, why));
-}
-
 Expected<Contents> inspect(const std::string& path) {
   struct stat s;
   if (::stat(path.c_str(), &s) != 0) return system_error("find checkpoint", path);
@@ -131,17 +125,16 @@ Expected<Contents> inspect(const std::string& path) {
   if (exists(index)) return read_index(path, index);
   if (exists(single)) return read_files(path, {single});
   if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
-  return bad_checkpoint(
-      path, fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
+  return bad_checkpoint(path,
+                        "there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
                         "in it: it is not a complete checkpoint",
-                        kManifest));
+                        kManifest);
 }
 
 Status verify_file(const StoredFile& stored) {
   RONDO_TRY_ASSIGN(const File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
-    return bad_checkpoint(stored.path,
-                          fmt::format("it has {} bytes but was written with {}", file.size_bytes(), stored.size_bytes));
+    return bad_checkpoint(stored.path, "it has {} bytes but was written with {}", file.size_bytes(), stored.size_bytes);
   RONDO_TRY_ASSIGN(const std::string now, sha256_of(file));
   if (now != stored.sha256)
     return bad_checkpoint(stored.path, "its bytes have changed since it was written: SHA-256 differs");
@@ -151,8 +144,7 @@ Status verify_file(const StoredFile& stored) {
 Status verify(const Contents& contents) {
   for (const StoredFile& f : contents.files) {
     if (f.sha256.empty())
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("'{}': it has no checksum; only checkpoints that rondo saved have checksums", f.path));
+      return unsupported("'{}': it has no checksum; only checkpoints that rondo saved have checksums", f.path);
     RONDO_TRY(verify_file(f));
   }
   return {};

@@ -1,13 +1,12 @@
 // Implements rondo/fsdp/device.h for a CUDA device: streams, events and the kernels of optimizer_kernels.h. Every call
 // makes the device's primary context current and then restores the caller's context.
 // Thread safety: one thread at a time.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <string_view>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "device/driver/handles.h"
 #include "device/driver/kernel_loader.h"
 #include "fsdp/host_training.h"
@@ -58,8 +57,7 @@ class CudaTraining final : public fsdp::Device {
     int count = 0;
     RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
     if (ordinal < 0 || ordinal >= count)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("ordinal = {}: this process sees {} CUDA devices, numbered from 0", ordinal, count));
+      return invalid_argument("ordinal = {}: this process sees {} CUDA devices, numbered from 0", ordinal, count);
     RONDO_TRY_ASSIGN(auto context, cuda::PrimaryContext::retain(ordinal));
     const cuda::CurrentContext current(context.get());
     RONDO_TRY(current.status());

@@ -105,8 +105,8 @@ Status Engine::gather(int u) {
   UnitState& s = impl_->state(u);
   int& held = impl_->holder_of(u);
   if (held >= 0 && held != u)
-    return impl_->misuse(fmt::format("{} cannot be gathered: {} has its buffer and was not released", impl_->name(u),
-                                     impl_->name(held)));
+    return impl_->misuse("{} cannot be gathered: {} has its buffer and was not released", impl_->name(u),
+                         impl_->name(held));
   if (s.where == Where::kComing) return {};
   ++impl_->stats.gathers;
   if (held < 0) impl_->held_since[static_cast<size_t>(impl_->unit(u).data_buffer)] = trace_clock();
@@ -125,8 +125,7 @@ Status Engine::gather(int u) {
 Status Engine::wait_gather(int u) {
   RONDO_TRY(impl_->check_unit(u));
   UnitState& s = impl_->state(u);
-  if (s.where == Where::kAway)
-    return impl_->misuse(fmt::format("{} is waited for but was not gathered", impl_->name(u)));
+  if (s.where == Where::kAway) return impl_->misuse("{} is waited for but was not gathered", impl_->name(u));
   const uint64_t begin = trace_clock();
   const auto since = std::chrono::steady_clock::now();
   for (Work& w : s.gathers) RONDO_TRY(w.wait());
@@ -142,7 +141,7 @@ Status Engine::wait_gather(int u) {
 Status Engine::release(int u) {
   RONDO_TRY(impl_->check_unit(u));
   UnitState& s = impl_->state(u);
-  if (s.where != Where::kHere) return impl_->misuse(fmt::format("{} is released but not gathered", impl_->name(u)));
+  if (s.where != Where::kHere) return impl_->misuse("{} is released but not gathered", impl_->name(u));
   s.where = Where::kAway;
   impl_->holder_of(u) = -1;
   const int buffer = impl_->unit(u).data_buffer;
@@ -158,14 +157,13 @@ Status Engine::begin_grads(int u) {
   int& has = impl_->writer_of(u);
   if (s.reducing || (has >= 0 && has != u))
     return impl_->misuse(
-        fmt::format("gradients of {} cannot be written: those of {} are in the buffer, and their reduction "
-                    "was not waited for",
-                    impl_->name(u), impl_->name(has >= 0 ? has : u)));
+        "gradients of {} cannot be written: those of {} are in the buffer, and their reduction was not waited for",
+        impl_->name(u), impl_->name(has >= 0 ? has : u));
   if (s.has_sum && !s.whole_sum && impl_->sums_where_computed(u))
     return impl_->misuse(
-        fmt::format("gradients of {} cannot be written a second time in a step: the reduced sums are in the same "
-                    "buffer; reduce only in the last micro-batch (Plan::step(false) for the others)",
-                    impl_->name(u)));
+        "gradients of {} cannot be written a second time in a step: the reduced sums are in the same buffer; reduce "
+        "only in the last micro-batch (Plan::step(false) for the others)",
+        impl_->name(u));
   if (has < 0) impl_->written_since[static_cast<size_t>(impl_->unit(u).grad_buffer)] = trace_clock();
   has = u;
   s.writing = true;
@@ -178,8 +176,7 @@ Status Engine::reduce(int u) {
   RONDO_TRY(impl_->check_unit(u));
   if (impl_->unit(u).grad_buffer < 0) return {};
   UnitState& s = impl_->state(u);
-  if (!s.writing)
-    return impl_->misuse(fmt::format("{} is reduced but has no gradients: call begin_grads first", impl_->name(u)));
+  if (!s.writing) return impl_->misuse("{} is reduced but has no gradients: call begin_grads first", impl_->name(u));
   s.writing = false;
   s.whole_sum = false;
   s.reducing = true;
@@ -195,8 +192,7 @@ Status Engine::wait_reduce(int u) {
   RONDO_TRY(impl_->check_unit(u));
   if (impl_->unit(u).grad_buffer < 0) return {};
   UnitState& s = impl_->state(u);
-  if (!s.reducing)
-    return impl_->misuse(fmt::format("the reduction of {} is waited for but is not under way", impl_->name(u)));
+  if (!s.reducing) return impl_->misuse("the reduction of {} is waited for but is not under way", impl_->name(u));
   const uint64_t begin = trace_clock();
   const auto since = std::chrono::steady_clock::now();
   for (Work& w : s.reductions) RONDO_TRY(w.wait());
@@ -220,11 +216,9 @@ Status Engine::step(int u) {
   RONDO_TRY(impl_->check_unit(u));
   UnitState& s = impl_->state(u);
   if (impl_->unit(u).grad_buffer < 0) return {};
-  if (s.reducing || s.writing)
-    return impl_->misuse(fmt::format("{} is changed before its gradients are reduced", impl_->name(u)));
+  if (s.reducing || s.writing) return impl_->misuse("{} is changed before its gradients are reduced", impl_->name(u));
   if (!s.has_sum)
-    return impl_->misuse(
-        fmt::format("{} is changed but has no gradients of this step: reduce them first", impl_->name(u)));
+    return impl_->misuse("{} is changed but has no gradients of this step: reduce them first", impl_->name(u));
   if (!impl_->in_step) ++impl_->steps;
   impl_->in_step = true;
   const uint64_t begin = trace_clock();
@@ -251,8 +245,7 @@ Status Engine::step(int u) {
 Status Engine::finish_step() {
   for (size_t u = 0; u < impl_->states.size(); ++u) {
     UnitState& s = impl_->states[u];
-    if (s.reducing)
-      return impl_->misuse(fmt::format("the step ends while {} is being reduced", impl_->name(static_cast<int>(u))));
+    if (s.reducing) return impl_->misuse("the step ends while {} is being reduced", impl_->name(static_cast<int>(u)));
     s.writing = s.has_sum = s.whole_sum = false;
   }
   std::fill(impl_->writer.begin(), impl_->writer.end(), -1);
@@ -366,8 +359,8 @@ Status Engine::adopt_order() {
   RONDO_TRY(impl_->calls.broadcast(sizes.data(), sizes.size(), Dtype::kInt32, 0));
   constexpr int kMostUnits = 1 << 24;  // limit on the units that a pass visits
   if (sizes[0] < 0 || sizes[1] < 0 || sizes[0] > kMostUnits || sizes[1] > kMostUnits)
-    return impl_->misuse(
-        fmt::format("rank 0's order has {} and {} units, at most {} can be adopted", sizes[0], sizes[1], kMostUnits));
+    return impl_->misuse("rank 0's order has {} and {} units, at most {} can be adopted", sizes[0], sizes[1],
+                         kMostUnits);
   units.resize(static_cast<size_t>(sizes[0]) + static_cast<size_t>(sizes[1]));
   RONDO_TRY(impl_->calls.broadcast(units.data(), units.size(), Dtype::kInt32, 0));
   impl_->order.forward.assign(units.begin(), units.begin() + sizes[0]);

@@ -5,13 +5,12 @@
 // its data buffer. Its gradients are written only while it is the writer of its gradient buffer.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "fsdp/host_calls.h"
 #include "rondo/fsdp/engine.h"
 #include "rondo/trace.h"
@@ -87,8 +86,9 @@ class Engine::Impl {
   UnitState& state(int u) { return states[static_cast<size_t>(u)]; }
   const UnitPlan& unit(int u) const { return plan.units()[static_cast<size_t>(u)]; }
   std::string name(int u) const { return fmt::format("unit {} '{}'", u, unit(u).name); }
-  Status misuse(std::string why) const {
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {}", comm.rank(), why));
+  template <class... Args>
+  Status misuse(fmt::format_string<Args...> why, Args&&... args) const {
+    return invalid_argument("rank {}: {}", comm.rank(), fmt::format(why, std::forward<Args>(args)...));
   }
   Status check_idle() const {
     if (!run_failed) return {};
@@ -96,7 +96,7 @@ class Engine::Impl {
   }
   Status check_unit(int u) const {
     if (u >= 0 && static_cast<size_t>(u) < plan.units().size()) return {};
-    return misuse(fmt::format("there is no unit {}: the plan has {}", u, plan.units().size()));
+    return misuse("there is no unit {}: the plan has {}", u, plan.units().size());
   }
   std::byte* buffer(int u) { return data_buffers[static_cast<size_t>(unit(u).data_buffer)].get(); }
   std::byte* grad_buffer(int u) { return grad_buffers[static_cast<size_t>(unit(u).grad_buffer)].get(); }

@@ -1,6 +1,7 @@
 // Allocations of an engine, made once, and the parts of tensors that its rank owns.
 #include <algorithm>
 
+#include "base/error.h"
 #include "fsdp/engine_impl.h"
 #include "fsdp/pass.h"
 
@@ -32,10 +33,9 @@ Status Engine::Impl::agree() {
   RONDO_TRY(calls.all_gather(&mine, all.data(), 1, Dtype::kUint64));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      return Status(
-          StatusCode::kMismatch,
-          fmt::format("rank {}: rank {} has a different plan or different options: both must be equal on all ranks",
-                      comm.rank(), r));
+      return make_error(StatusCode::kMismatch,
+                        "rank {}: rank {} has a different plan or different options: both must be equal on all ranks",
+                        comm.rank(), r);
   return {};
 }
 
@@ -57,16 +57,16 @@ Status Engine::Impl::make_groups() {
 
 Status Engine::Impl::open() {
   if (comm.size() != plan.options().nranks)
-    return misuse(fmt::format("comm has {} ranks, the plan is for {}", comm.size(), plan.options().nranks));
+    return misuse("comm has {} ranks, the plan is for {}", comm.size(), plan.options().nranks);
   RONDO_TRY(check_optimizer(options.optimizer));
   auto place_name = [](int ordinal) {
     return ordinal < 0 ? std::string("host memory") : fmt::format("CUDA device {}", ordinal);
   };
   if (const int at = device_of(comm); at != device.ordinal())
     return misuse(
-        fmt::format("options.device is {}, and comm's buffers lie in {}: make the communicator with Config::"
-                    "memory and device, and the engine with cuda_device() of the same device",
-                    place_name(device.ordinal()), place_name(at)));
+        "options.device is {}, and comm's buffers lie in {}: make the communicator with Config::memory and device, and "
+        "the engine with cuda_device() of the same device",
+        place_name(device.ordinal()), place_name(at));
   if (offloads() && !streams())
     return misuse(
         "the plan has offload but the engine's buffers are already in host memory: build the plan without offload");
@@ -114,9 +114,8 @@ Status Engine::Impl::make_unit(size_t u) {
   RONDO_TRY_ASSIGN(states[u].changed, make_event());
   for (const Segment& s : p.segments) {
     if (s.trainable && s.master != Dtype::kFloat32)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("rank {}: unit '{}': trainable tensors must be owned as float, not {}", comm.rank(),
-                                p.name, dtype_name(s.master)));
+      return unsupported("rank {}: unit '{}': trainable tensors must be owned as float, not {}", comm.rank(), p.name,
+                         dtype_name(s.master));
     Owned o;
     const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
     const bool one_type = s.param == s.master;

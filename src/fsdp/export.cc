@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/error.h"
 #include "fsdp/host_calls.h"
 #include "fsdp/row_ranges.h"
 #include "rondo/fsdp/checkpoint.h"
@@ -67,7 +68,7 @@ Status export_full(Engine& engine, const Sink& sink) {
   std::unique_ptr<std::byte[]> whole(first ? new (std::nothrow) std::byte[most] : nullptr);
   const bool room = !first || whole != nullptr;
   RONDO_TRY(calls.agree(room ? engine.settled()
-                             : Status(StatusCode::kSystem, "no memory for the whole of the largest unit")));
+                             : make_error(StatusCode::kSystem, "no memory for the whole of the largest unit")));
   const std::vector<Part> parts = engine.parts();
   for (size_t u = 0; u < units.size(); ++u) {
     RONDO_TRY(collect(engine, calls, parts, u, whole.get()));

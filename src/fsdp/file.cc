@@ -1,7 +1,6 @@
 #include "fsdp/file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,13 +9,14 @@
 #include <cerrno>
 #include <memory>
 
+#include "base/error.h"
 #include "base/limits.h"
 
 namespace rondo::fsdp {
 
 Status system_error(const std::string& what, const std::string& path) {
   const int error = errno;
-  return Status(code_of(error), fmt::format("cannot {} '{}': {}", what, path, errno_reason(error)));
+  return make_error(code_of(error), "cannot {} '{}': {}", what, path, errno_reason(error));
 }
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
@@ -39,8 +39,7 @@ Expected<File> File::open(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return system_error("open", path);
   struct stat s;
-  if (::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))
-    return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is not a file", path));
+  if (::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode)) return invalid_argument("'{}' is not a file", path);
   return File(std::move(fd), path, static_cast<uint64_t>(s.st_size));
 }
 Status File::read(uint64_t at, uint64_t size_bytes, void* to) const {
@@ -49,9 +48,7 @@ Status File::read(uint64_t at, uint64_t size_bytes, void* to) const {
     const ssize_t n = ::pread(fd_.get(), p, std::min<uint64_t>(size_bytes, 1 << 30), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("read", path_);
-    if (n == 0)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' ends at {} bytes: {} more are needed", path_, at, size_bytes));
+    if (n == 0) return invalid_argument("'{}' ends at {} bytes: {} more are needed", path_, at, size_bytes);
     p += n, at += static_cast<uint64_t>(n), size_bytes -= static_cast<uint64_t>(n);
   }
   return {};
@@ -112,8 +109,7 @@ Status WholeFile::finish() {
 Expected<std::string> read_file(const std::string& path, uint64_t most_bytes) {
   RONDO_TRY_ASSIGN(const File file, File::open(path));
   if (file.size_bytes() > most_bytes)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' has {} bytes, at most {} are read", path, file.size_bytes(), most_bytes));
+    return invalid_argument("'{}' has {} bytes, at most {} are read", path, file.size_bytes(), most_bytes);
   std::string text(file.size_bytes(), '\0');
   RONDO_TRY(file.read(0, text.size(), text.data()));
   return text;

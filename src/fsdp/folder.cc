@@ -1,7 +1,6 @@
 #include "fsdp/folder.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/error.h"
 #include "fsdp/file.h"
 #include "fsdp/manifest.h"
 
@@ -38,13 +38,13 @@ Status list_checkpoint(const std::string& folder, bool inner, std::vector<std::s
     } else if (file && (is_shard(name) || (!inner && name == kManifest))) {
       paths->push_back(path);
     } else {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' cannot be replaced by a checkpoint: it contains '{}', which is not part of a "
-                                "checkpoint; name another folder, or move that file away",
-                                folder, name));
+      return invalid_argument(
+          "'{}' cannot be replaced by a checkpoint: it contains '{}', which is not part of a checkpoint; name another "
+          "folder, or move that file away",
+          folder, name);
     }
   }
-  if (failed) return Status(StatusCode::kSystem, fmt::format("cannot list '{}': {}", folder, failed.message()));
+  if (failed) return make_error(StatusCode::kSystem, "cannot list '{}': {}", folder, failed.message());
   return {};
 }
 
@@ -57,8 +57,7 @@ Expected<std::vector<std::string>> paths_of_checkpoint(const std::string& folder
     return system_error("look at", folder);
   }
   if (!S_ISDIR(s.st_mode))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' cannot be replaced by a checkpoint: it is not a folder", folder));
+    return invalid_argument("'{}' cannot be replaced by a checkpoint: it is not a folder", folder);
   RONDO_TRY(list_checkpoint(folder, false, &paths));
   paths.push_back(folder);
   return paths;
@@ -88,10 +87,10 @@ Status replace_folder(const std::string& folder, bool* replaced) {
   const bool replaces = exists(folder);
   if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, folder.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0) {
     if (replaces && (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP))
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("'{}' cannot be replaced: its file system does not exchange two folders in one step; "
-                                "save under a new name each time",
-                                folder));
+      return unsupported(
+          "'{}' cannot be replaced: its file system does not exchange two folders in one step; save under a new name "
+          "each time",
+          folder);
     return system_error("rename to", folder);
   }
   *replaced = true;

@@ -1,19 +1,18 @@
 #include "rondo/fsdp/forecast.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include "base/error.h"
 
 namespace rondo::fsdp {
 
 Expected<Forecast> forecast(const Plan& plan, const std::vector<Action>& actions, const std::vector<UnitCosts>& costs) {
-  auto wrong = [](const std::string& why) { return Status(StatusCode::kInvalidArgument, why); };
   if (costs.size() != plan.units().size())
-    return wrong(fmt::format("costs has {} units: the plan has {}", costs.size(), plan.units().size()));
+    return invalid_argument("costs has {} units: the plan has {}", costs.size(), plan.units().size());
   for (const UnitCosts& c : costs)
     for (const double us : {c.forward_us, c.backward_us, c.step_us, c.gather_us, c.reduce_us})
-      if (!(us >= 0) || !std::isfinite(us)) return wrong(fmt::format("a cost is {} us: expected 0 or more", us));
+      if (!(us >= 0) || !std::isfinite(us)) return invalid_argument("a cost is {} us: expected 0 or more", us);
   Forecast f;
   double now = 0, line_free = 0;
   std::vector<double> gathered(costs.size()), reduced(costs.size());

@@ -2,12 +2,13 @@
 // differently, and results would depend on the end of a rank's part.
 #include "fsdp/host_training.h"
 
-#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -61,7 +62,7 @@ static_assert(fsdp::kNormLanes == kSquareLanes);
 Expected<std::byte*> HostTraining::allocate(uint64_t bytes) {
   const uint64_t whole = std::max<uint64_t>(64, (bytes + 63) / 64 * 64);
   auto* at = static_cast<std::byte*>(::aligned_alloc(64, whole));
-  if (at == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes of a unit", bytes));
+  if (at == nullptr) return make_error(StatusCode::kSystem, "no memory for {} bytes of a unit", bytes);
   std::memset(at, 0, whole);
   return at;
 }

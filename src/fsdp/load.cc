@@ -72,14 +72,14 @@ Expected<const StoredTensor*> Loading::find(const UnitPlan& unit, const Tensor& 
     if (it == contents_.parameters.end() && first_of_tied(unit, other) == index && other.shape == t.shape)
       it = contents_.parameters.find(full_name(unit, other));
   if (it == contents_.parameters.end())
-    return bad_checkpoint(path_, fmt::format("there is no tensor '{}', which the plan has", full_name(unit, t)));
+    return bad_checkpoint(path_, "there is no tensor '{}', which the plan has", full_name(unit, t));
   const StoredTensor& s = it->second;
   if (s.shape != t.shape)
-    return bad_checkpoint(path_, fmt::format("tensor '{}' has shape [{}] but [{}] in the plan", s.name,
-                                             fmt::join(s.shape, ", "), fmt::join(t.shape, ", ")));
+    return bad_checkpoint(path_, "tensor '{}' has shape [{}] but [{}] in the plan", s.name, fmt::join(s.shape, ", "),
+                          fmt::join(t.shape, ", "));
   if (s.dtype != t.dtype)
-    return bad_checkpoint(path_, fmt::format("tensor '{}' has type {} but {} in the plan", s.name, dtype_name(s.dtype),
-                                             dtype_name(t.dtype)));
+    return bad_checkpoint(path_, "tensor '{}' has type {} but {} in the plan", s.name, dtype_name(s.dtype),
+                          dtype_name(t.dtype));
   return &s;
 }
 
@@ -98,11 +98,10 @@ Status Loading::match_parameters() {
     if (!known.contains(name)) surplus.push_back(name);
   if (surplus.empty() || options_.ignore_surplus) return {};
   const size_t shown = std::min<size_t>(surplus.size(), 5);
-  return bad_checkpoint(
-      path_,
-      fmt::format("{} tensors are not in the plan: {}{}; load with ignore_surplus = true to ignore them",
-                  surplus.size(), fmt::join(surplus.begin(), surplus.begin() + static_cast<ptrdiff_t>(shown), ", "),
-                  shown < surplus.size() ? ", ..." : ""));
+  return bad_checkpoint(path_, "{} tensors are not in the plan: {}{}; load with ignore_surplus = true to ignore them",
+                        surplus.size(),
+                        fmt::join(surplus.begin(), surplus.begin() + static_cast<ptrdiff_t>(shown), ", "),
+                        shown < surplus.size() ? ", ..." : "");
 }
 
 Status Loading::match_states() {
@@ -111,16 +110,15 @@ Status Loading::match_states() {
   for (int i = 0; i < optimizer_states(optimizer); ++i) names.push_back(optimizer_state_name(optimizer, i));
   const char* remedy = "load with optimizer = false to start without its state";
   if (contents_.state_names != names)
-    return bad_checkpoint(path_, fmt::format("its optimizer has states [{}], this one has [{}]: {}",
-                                             fmt::join(contents_.state_names, ", "), fmt::join(names, ", "), remedy));
+    return bad_checkpoint(path_, "its optimizer has states [{}], this one has [{}]: {}",
+                          fmt::join(contents_.state_names, ", "), fmt::join(names, ", "), remedy);
   for (const auto& [where, stored] : stored_) {
     const Tensor& t = plan_.units()[where.first].tensors[where.second];
     for (size_t k = 0; t.trainable && k < names.size(); ++k) {
       const auto it = contents_.states.find(stored->name + "." + names[k]);
       if (it == contents_.states.end() || it->second.shape != t.shape || it->second.dtype != Dtype::kFloat32)
-        return bad_checkpoint(
-            path_, fmt::format("there is no '{}.{}' of its shape in float, which its optimizer needs: {}", stored->name,
-                               names[k], remedy));
+        return bad_checkpoint(path_, "there is no '{}.{}' of its shape in float, which its optimizer needs: {}",
+                              stored->name, names[k], remedy);
     }
   }
   return {};

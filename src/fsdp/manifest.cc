@@ -1,9 +1,8 @@
 #include "fsdp/manifest.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "base/error.h"
 #include "fsdp/json.h"
 #include "fsdp/safetensors.h"
 
@@ -29,7 +28,7 @@ class ManifestReader {
   explicit ManifestReader(const std::string& what) : what_(what) {}
 
   Status wrong(const std::string& place, std::string_view expected) const {
-    return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}: expected {}", what_, place, expected));
+    return invalid_argument("'{}': {}: expected {}", what_, place, expected);
   }
   Status number(const Json& object, const char* key, const std::string& place, uint64_t most, uint64_t* to) const {
     const Json& value = member_of(object, key);
@@ -140,7 +139,7 @@ Status check_rows(const std::string& what, StoredTensor* t) {
     return a.first_row < b.first_row || (a.first_row == b.first_row && a.num_rows < b.num_rows);
   });
   auto wrong = [&](uint64_t row, const char* why) {
-    return Status(StatusCode::kInvalidArgument, fmt::format("'{}': tensor '{}': row {} {}", what, t->name, row, why));
+    return invalid_argument("'{}': tensor '{}': row {} {}", what, t->name, row, why);
   };
   uint64_t at = 0;
   const uint64_t rows = rows_of(t->shape);

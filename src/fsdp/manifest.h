@@ -11,7 +11,9 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
+#include "base/error.h"
 #include "rondo/fsdp/checkpoint.h"
 
 namespace rondo::fsdp {
@@ -20,7 +22,10 @@ constexpr const char* kManifest = "checkpoint.json";
 constexpr uint64_t kMostManifestBytes = 256'000'000;
 
 /// Returns "'path': why" as kInvalidArgument.
-Status bad_checkpoint(const std::string& path, const std::string& why);
+template <class... Args>
+Status bad_checkpoint(const std::string& path, fmt::format_string<Args...> why, Args&&... args) {
+  return invalid_argument("'{}': {}", path, fmt::format(why, std::forward<Args>(args)...));
+}
 
 /// File paths are relative here. items is JSON; it may have one nesting level less than a manifest.
 std::string encode_manifest(const Contents& contents);

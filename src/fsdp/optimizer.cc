@@ -1,15 +1,15 @@
 // Names and limits of optimizers. The arithmetic is in fsdp/optimizer_rules.h.
 #include "rondo/fsdp/optimizer.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include "base/error.h"
 
 namespace rondo::fsdp {
 namespace {
 
 Status bad(const char* field, double value, const char* expected) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("optimizer.{} = {:g}: expected {}", field, value, expected));
+  return invalid_argument("optimizer.{} = {:g}: expected {}", field, value, expected);
 }
 
 }  // namespace

@@ -29,13 +29,12 @@ Status Engine::Pass::begin(Act act, int u) {
   if (act != Act::kForward && act != Act::kBackward) return impl_.misuse("only kForward and kBackward are begun");
   const bool forward = act == Act::kForward;
   if (!forward && kind_ == PassKind::kForwardOnly)
-    return impl_.misuse(fmt::format("backward of {} in a forward-only pass", impl_.name(u)));
+    return impl_.misuse("backward of {} in a forward-only pass", impl_.name(u));
   if (forward && !backward_) RONDO_TRY(check_enclosed(u));
   Use& mine = use(u);
   const bool again = mine.used();
   if (!forward && mine.backward_seen)
-    return mine.in_backward ? Status()
-                            : impl_.misuse(fmt::format("backward of {} runs twice in a pass", impl_.name(u)));
+    return mine.in_backward ? Status() : impl_.misuse("backward of {} runs twice in a pass", impl_.name(u));
   if (!again || !forward) RONDO_TRY(come_to(act, u));
   if (forward && !backward_) seen_.forward.push_back(u);
   if (forward) ++mine.forward, mine.forward_seen = true;
@@ -64,9 +63,9 @@ Status Engine::Pass::check_enclosed(int u) const {
   if (impl_.plan.options().strategy != Strategy::kShardAll) return {};
   for (int v = 0; v < static_cast<int>(uses_.size()); ++v)
     if (v != u && uses_[static_cast<size_t>(v)].forward > 0 && !impl_.unit(v).resident)
-      return impl_.misuse(fmt::format(
+      return impl_.misuse(
           "{} is used within {}, which releases its parameters earlier: set Unit::encloses of the outer one",
-          impl_.name(u), impl_.name(v)));
+          impl_.name(u), impl_.name(v));
   return {};
 }
 
@@ -81,11 +80,11 @@ Status Engine::Pass::take_grads(int u) {
 Status Engine::Pass::end(Act act, int u) {
   RONDO_TRY(impl_.check_unit(u));
   if (act == Act::kForward) {
-    if (use(u).forward == 0) return impl_.misuse(fmt::format("forward of {} ends but has not begun", impl_.name(u)));
+    if (use(u).forward == 0) return impl_.misuse("forward of {} ends but has not begun", impl_.name(u));
     if (--use(u).forward > 0 || use(u).in_backward) return {};
     RONDO_TRY(end_forward(u));
   } else {
-    if (!use(u).in_backward) return impl_.misuse(fmt::format("backward of {} ends but has not begun", impl_.name(u)));
+    if (!use(u).in_backward) return impl_.misuse("backward of {} ends but has not begun", impl_.name(u));
     RONDO_TRY(end_backward(u));
   }
   return advance_eagerly();
@@ -182,7 +181,7 @@ Status Engine::Pass::let_go(int u) {
 Status Engine::Pass::finish() {
   stage_ = Stage::kFailed;
   for (int u = static_cast<int>(uses_.size()) - 1; u >= 0; --u) {
-    if (use(u).forward > 0) return impl_.misuse(fmt::format("the pass ends during forward of {}", impl_.name(u)));
+    if (use(u).forward > 0) return impl_.misuse("the pass ends during forward of {}", impl_.name(u));
     if (use(u).in_backward) RONDO_TRY(end_backward(u));  // some of its gradients never came
   }
   size_t end = next_;
@@ -193,9 +192,9 @@ Status Engine::Pass::finish() {
   for (int u = 0; kind_ == PassKind::kTrain && u < static_cast<int>(uses_.size()); ++u)
     if (impl_.state(u).writing)
       return impl_.misuse(
-          fmt::format("the backward of {} began after its gradients were reduced, without the forward that defines the "
-                      "order: run forward in the pass, or call adopt_order",
-                      impl_.name(u)));
+          "the backward of {} began after its gradients were reduced, without the forward that defines the order: run "
+          "forward in the pass, or call adopt_order",
+          impl_.name(u));
   // Parameters that stay gathered would be stale after the next step.
   for (int u = 0; impl_.releases() && u < static_cast<int>(uses_.size()); ++u) RONDO_TRY(let_go(u));
   stage_ = Stage::kEnded;

@@ -1,17 +1,16 @@
 #include "rondo/fsdp/plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "base/round_up.h"
 
 namespace rondo::fsdp {
 namespace {
 
 Status bad_option(std::string_view name, int64_t value, std::string_view expected) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("options.{} = {}: expected {}", name, value, expected));
+  return invalid_argument("options.{} = {}: expected {}", name, value, expected);
 }
 
 Status check_options(const Options& o) {
@@ -49,8 +48,10 @@ bool has_gradients(const UnitPlan& u) {
 
 constexpr uint64_t kAlignBytes = 64;  // alignment of a segment in a buffer: a cache line
 
-Status wrong(const Unit& unit, const Tensor& tensor, const std::string& why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("unit '{}', tensor '{}': {}", unit.name, tensor.name, why));
+template <class... Args>
+Status wrong(const Unit& unit, const Tensor& tensor, fmt::format_string<Args...> why, Args&&... args) {
+  return invalid_argument("unit '{}', tensor '{}': {}", unit.name, tensor.name,
+                          fmt::format(why, std::forward<Args>(args)...));
 }
 
 Expected<uint64_t> count_elems(const Unit& unit, const Tensor& t) {
@@ -71,8 +72,7 @@ Expected<Segment> types_of(const Unit& unit, const Tensor& t, const Options& o) 
   s.master = s.param = s.reduce = t.dtype;
   s.trainable = t.trainable;
   if (!has_gradients(t.dtype)) {
-    if (t.trainable)
-      return wrong(unit, t, fmt::format("{} has no gradients: it cannot be trainable", dtype_name(t.dtype)));
+    if (t.trainable) return wrong(unit, t, "{} has no gradients: it cannot be trainable", dtype_name(t.dtype));
     return s;
   }
   s.param = o.param_dtype.value_or(t.dtype);
@@ -80,11 +80,10 @@ Expected<Segment> types_of(const Unit& unit, const Tensor& t, const Options& o) 
   const TypeRow gather{s.master, s.param, Dtype::kFloat32, s.param};
   const TypeRow reduce{s.param, s.reduce, Dtype::kFloat32, s.master};
   if (s.param != s.master && !row_index(gather))
-    return wrong(unit, t, fmt::format("{} cannot be gathered as {}", dtype_name(s.master), dtype_name(s.param)));
+    return wrong(unit, t, "{} cannot be gathered as {}", dtype_name(s.master), dtype_name(s.param));
   if (t.trainable && !(s.param == s.reduce && s.reduce == s.master) && !row_index(reduce))
-    return wrong(unit, t,
-                 fmt::format("gradients in {} cannot be reduced as {} into {}", dtype_name(s.param),
-                             dtype_name(s.reduce), dtype_name(s.master)));
+    return wrong(unit, t, "gradients in {} cannot be reduced as {} into {}", dtype_name(s.param), dtype_name(s.reduce),
+                 dtype_name(s.master));
   return s;
 }
 
@@ -128,12 +127,12 @@ Expected<UnitPlan> lay_out(const Unit& unit, const Options& options) {
       const auto partner = by_name.find(t.tied_to);
       if (partner == by_name.end() || partner->second == plan.placed.size())
         return wrong(unit, t,
-                     fmt::format("it is tied to '{}', which is not an earlier tensor of this unit: tied tensors "
-                                 "are gathered together",
-                                 t.tied_to));
+                     "it is tied to '{}', which is not an earlier tensor of this unit: tied tensors "
+                     "are gathered together",
+                     t.tied_to);
       const Placed at = plan.placed[partner->second];
       if (at.num_elems != elems || unit.tensors[partner->second].dtype != t.dtype)
-        return wrong(unit, t, fmt::format("it is tied to '{}', which has another size or type", t.tied_to));
+        return wrong(unit, t, "it is tied to '{}', which has another size or type", t.tied_to);
       plan.placed.push_back(at);
       continue;
     }
@@ -166,8 +165,7 @@ std::string full_name(const UnitPlan& unit, const Tensor& tensor) {
 
 Expected<Plan> Plan::build(const Model& model, const Options& options) {
   RONDO_TRY(check_options(options));
-  if (model.units.empty())
-    return Status(StatusCode::kInvalidArgument, "model.units is empty: there is nothing to train");
+  if (model.units.empty()) return invalid_argument("model.units is empty: there is nothing to train");
   Plan plan;
   plan.options_ = options;
   Options& o = plan.options_;

@@ -1,9 +1,10 @@
 #include "fsdp/reader.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "base/error.h"
 
 namespace rondo::fsdp {
 
@@ -22,8 +23,8 @@ Expected<const File*> Reader::open(size_t i) {
   const StoredFile& stored = contents_.files[i];
   RONDO_TRY_ASSIGN(File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
-    return Status(StatusCode::kInvalidArgument, fmt::format("'{}' has {} bytes but was written with {}", stored.path,
-                                                            file.size_bytes(), stored.size_bytes));
+    return invalid_argument("'{}' has {} bytes but was written with {}", stored.path, file.size_bytes(),
+                            stored.size_bytes);
   if (!headers_.contains(i)) {
     RONDO_TRY_ASSIGN(Safetensors header, read_safetensors(file));
     Tensors tensors;
@@ -52,8 +53,8 @@ Status Reader::read_bytes(const StoredTensor& t, uint64_t first_byte, uint64_t s
     const Tensors& tensors = headers_.at(p.file);
     const auto entry = tensors.find(t.name);
     if (entry == tensors.end() || entry->second.dtype != t.dtype || entry->second.shape != shape)
-      return Status(StatusCode::kInvalidArgument, fmt::format("'{}' does not hold tensor '{}' as {} [{}]", file->path(),
-                                                              t.name, dtype_name(t.dtype), fmt::join(shape, ", ")));
+      return invalid_argument("'{}' does not hold tensor '{}' as {} [{}]", file->path(), t.name, dtype_name(t.dtype),
+                              fmt::join(shape, ", "));
     RONDO_TRY(file->read(entry->second.begin + (from - part), end - from, at));
     at += end - from;
   }

@@ -1,10 +1,9 @@
 #include "fsdp/row_ranges.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 
+#include "base/error.h"
 #include "fsdp/json.h"
 
 namespace rondo::fsdp {
@@ -51,14 +50,11 @@ Status check_names(const Plan& plan) {
     for (const Tensor& t : unit.tensors) {
       const std::string name = full_name(unit, t);
       if (!is_utf8(name))
-        return Status(StatusCode::kInvalidArgument,
-                      fmt::format("unit '{}', tensor '{}': names in a checkpoint must be UTF-8", unit.name, t.name));
+        return invalid_argument("unit '{}', tensor '{}': names in a checkpoint must be UTF-8", unit.name, t.name);
       if (!names.insert(name).second)
-        return Status(
-            StatusCode::kInvalidArgument,
-            fmt::format(
-                "unit '{}', tensor '{}': another tensor has the full name '{}' too: give the units different names",
-                unit.name, t.name, name));
+        return invalid_argument(
+            "unit '{}', tensor '{}': another tensor has the full name '{}' too: give the units different names",
+            unit.name, t.name, name);
     }
   return {};
 }

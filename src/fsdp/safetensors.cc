@@ -1,12 +1,11 @@
 #include "fsdp/safetensors.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <tuple>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "fsdp/json.h"
 
 namespace rondo::fsdp {
@@ -16,48 +15,50 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr const char* kMetadata = "__metadata__";
 constexpr uint64_t kMostFileBytes = (uint64_t{1} << 63) - 1 - kLengthBytes - kMostHeaderBytes;  // of tensors
 
-Status bad_file(const std::string& file, const std::string& why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is not a valid safetensors file: {}", file, why));
+template <class... Args>
+Status bad_file(const std::string& file, fmt::format_string<Args...> why, Args&&... args) {
+  return invalid_argument("'{}' is not a valid safetensors file: {}", file,
+                          fmt::format(why, std::forward<Args>(args)...));
 }
-Status bad_file(const std::string& file, const std::string& tensor, const std::string& why) {
-  return bad_file(file, fmt::format("tensor '{}': {}", tensor, why));
+template <class... Args>
+Status bad_tensor(const std::string& file, const std::string& name, fmt::format_string<Args...> why, Args&&... args) {
+  return bad_file(file, "tensor '{}': {}", name, fmt::format(why, std::forward<Args>(args)...));
 }
 
 Expected<Json> parse_header(std::string_view text, const std::string& file) {
   std::string twice;
   Json json = parse_json(text, kMostDepth, &twice);
   if (!json.is_object())
-    return bad_file(file, fmt::format("its header is not a JSON object or is nested deeper than {}", kMostDepth));
-  if (!twice.empty()) return bad_file(file, twice, "it occurs twice");
+    return bad_file(file, "its header is not a JSON object or is nested deeper than {}", kMostDepth);
+  if (!twice.empty()) return bad_tensor(file, twice, "it occurs twice");
   return json;
 }
 
 Expected<TensorEntry> read_entry(const std::string& name, const Json& json, const std::string& file) {
   TensorEntry t{.name = name, .shape = {}};
-  if (!json.is_object()) return bad_file(file, name, "expected an object with dtype, shape and data_offsets");
+  if (!json.is_object()) return bad_tensor(file, name, "expected an object with dtype, shape and data_offsets");
   const Json& dtype = member_of(json, "dtype");
-  if (!dtype.is_string()) return bad_file(file, name, "its dtype is not a string");
+  if (!dtype.is_string()) return bad_tensor(file, name, "its dtype is not a string");
   const auto known = safetensors_dtype(dtype.get_ref<const std::string&>());
-  if (!known) return bad_file(file, name, fmt::format("rondo has no type '{}'", dtype.get_ref<const std::string&>()));
+  if (!known) return bad_tensor(file, name, "rondo has no type '{}'", dtype.get_ref<const std::string&>());
   t.dtype = *known;
   auto shape = whole_numbers(member_of(json, "shape"));
-  if (!shape) return bad_file(file, name, "its shape is not a list of whole numbers");
+  if (!shape) return bad_tensor(file, name, "its shape is not a list of whole numbers");
   t.shape = std::move(*shape);
   const auto offsets = whole_numbers(member_of(json, "data_offsets"));
-  if (!offsets || offsets->size() != 2) return bad_file(file, name, "its data_offsets are not two whole numbers");
+  if (!offsets || offsets->size() != 2) return bad_tensor(file, name, "its data_offsets are not two whole numbers");
   t.begin = (*offsets)[0], t.end = (*offsets)[1];
   const auto bytes = tensor_bytes(t.dtype, t.shape);
-  if (!bytes) return bad_file(file, name, "its shape has more elements than memory has bytes");
+  if (!bytes) return bad_tensor(file, name, "its shape has more elements than memory has bytes");
   if (t.end < t.begin || t.end - t.begin != *bytes)
-    return bad_file(file, name,
-                    fmt::format("data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes));
+    return bad_tensor(file, name, "data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes);
   return t;
 }
 
 Status read_metadata(const Json& json, const std::string& file, std::map<std::string, std::string>* to) {
   if (!json.is_object()) return bad_file(file, "__metadata__ is not an object");
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return bad_file(file, fmt::format("__metadata__ '{}' is not a string", key));
+    if (!value.is_string()) return bad_file(file, "__metadata__ '{}' is not a string", key);
     (*to)[key] = value.get_ref<const std::string&>();
   }
   return {};
@@ -71,14 +72,13 @@ Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, 
   uint64_t at = 0;
   for (TensorEntry& t : *tensors) {
     if (t.begin != at)
-      return bad_file(file, t.name,
-                      fmt::format("it begins at byte {}, but the data before it ends at {}", t.begin, at));
+      return bad_tensor(file, t.name, "it begins at byte {}, but the data before it ends at {}", t.begin, at);
     at = t.end;
     if (at > data_bytes)
-      return bad_file(file, t.name, fmt::format("it ends at byte {}, the file has {}: it is cut off", at, data_bytes));
+      return bad_tensor(file, t.name, "it ends at byte {}, the file has {}: it is cut off", at, data_bytes);
     t.begin += data_begin, t.end += data_begin;
   }
-  if (at != data_bytes) return bad_file(file, fmt::format("{} bytes at its end belong to no tensor", data_bytes - at));
+  if (at != data_bytes) return bad_file(file, "{} bytes at its end belong to no tensor", data_bytes - at);
   return {};
 }
 
@@ -86,9 +86,9 @@ Expected<uint64_t> header_bytes(std::string_view start, uint64_t file_bytes, con
   if (file_bytes < kLengthBytes || start.size() < kLengthBytes) return bad_file(file, "it has less than 8 bytes");
   const uint64_t length = Decoder(start).get<uint64_t>();
   if (length > file_bytes - kLengthBytes)
-    return bad_file(file, fmt::format("its header should have {} bytes, the file has {}", length, file_bytes));
+    return bad_file(file, "its header should have {} bytes, the file has {}", length, file_bytes);
   if (length > kMostHeaderBytes)
-    return bad_file(file, fmt::format("its header has {} bytes, at most {} are read", length, kMostHeaderBytes));
+    return bad_file(file, "its header has {} bytes, at most {} are read", length, kMostHeaderBytes);
   return length;
 }
 
@@ -133,13 +133,11 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
   uint64_t at = 0;
   for (TensorEntry& t : file->tensors) {
     if (header.contains(t.name) || t.name == kMetadata)
-      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': two tensors have this name", t.name));
-    if (!is_utf8(t.name))
-      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': its name is not UTF-8", t.name));
+      return invalid_argument("tensor '{}': two tensors have this name", t.name);
+    if (!is_utf8(t.name)) return invalid_argument("tensor '{}': its name is not UTF-8", t.name);
     const auto bytes = tensor_bytes(t.dtype, t.shape);
     if (!bytes || *bytes > kMostFileBytes - at)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("tensor '{}': with it the file would have more bytes than a file can have", t.name));
+      return invalid_argument("tensor '{}': with it the file would have more bytes than a file can have", t.name);
     t.begin = at, t.end = at + *bytes;
     at = t.end;
     header[t.name] = {{"dtype", safetensors_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};
@@ -147,9 +145,8 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
   std::string text = text_of(header);
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMostHeaderBytes)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} tensors need a header of {} bytes, but readers accept at most {}",
-                              file->tensors.size(), text.size(), kMostHeaderBytes));
+    return invalid_argument("{} tensors need a header of {} bytes, but readers accept at most {}", file->tensors.size(),
+                            text.size(), kMostHeaderBytes);
   for (TensorEntry& t : file->tensors) t.begin += kLengthBytes + text.size(), t.end += kLengthBytes + text.size();
   return encode(uint64_t{text.size()}) + text;
 }

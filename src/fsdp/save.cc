@@ -1,12 +1,11 @@
 // save(): every rank writes its file, and rank 0 writes the rest. After each stage all ranks agree on success.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 #include <optional>
 
+#include "base/error.h"
 #include "fsdp/file.h"
 #include "fsdp/folder.h"
 #include "fsdp/host_calls.h"
@@ -78,12 +77,10 @@ class Saving {
 };
 
 Status Saving::check() const {
-  if (folder_.empty() || folder_ == "/")
-    return Status(StatusCode::kInvalidArgument, "directory: expected the name of a folder");
+  if (folder_.empty() || folder_ == "/") return invalid_argument("directory: expected the name of a folder");
   RONDO_TRY(check_names(plan_));
   if (!parse_json(options_.items, kMostDepth - 1).is_object())  // the manifest adds one nesting level
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("options.items: expected a JSON object, nested at most {} deep", kMostDepth - 1));
+    return invalid_argument("options.items: expected a JSON object, nested at most {} deep", kMostDepth - 1);
   return {};
 }
 
@@ -207,9 +204,8 @@ Contents Saving::describe(const std::vector<Record>& records) const {
 Status Saving::finish(const std::vector<Record>& records) {
   const std::string manifest = encode_manifest(describe(records));
   if (manifest.size() > kMostManifestBytes)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}': a {} of {} bytes, with options.items of {}, could not be loaded: at most {}",
-                              folder_, kManifest, manifest.size(), options_.items.size(), kMostManifestBytes));
+    return invalid_argument("'{}': a {} of {} bytes, with options.items of {}, could not be loaded: at most {}",
+                            folder_, kManifest, manifest.size(), options_.items.size(), kMostManifestBytes);
   if (!states_.empty()) RONDO_TRY(sync_folder(beside() + "/" + kOptimizerFolder));
   RONDO_TRY_ASSIGN(Writer writer, Writer::create(beside() + "/" + kManifest));
   RONDO_TRY(writer.write(manifest.data(), manifest.size()));

@@ -1,6 +1,4 @@
 // Collectives, messages and reduction operators: each entry point fills one Call.
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "nccl/abi.h"
@@ -28,11 +26,9 @@ ncclResult_t run(ncclComm_t handle, Call call, int dtype, int op = ncclSum, cons
 Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residence, Comm& comm) {
   if (op == nullptr || scalar == nullptr) return null_argument(op == nullptr ? "op" : "scalar");
   RONDO_TRY(comm.usable());
-  if (type < 0 || type >= kNumDtypes)
-    return bad_argument(fmt::format("datatype is {}, which is not an element type", type));
+  if (type < 0 || type >= kNumDtypes) return invalid_argument("datatype is {}, which is not an element type", type);
   if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
-    return bad_argument(
-        fmt::format("residence is {}: expected ncclScalarDevice or ncclScalarHostImmediate", residence));
+    return invalid_argument("residence is {}: expected ncclScalarDevice or ncclScalarHostImmediate", residence);
   PremulOperator own;
   own.dtype = static_cast<Dtype>(type);
   if (residence == ncclScalarDevice) own.later = scalar;
@@ -80,9 +76,9 @@ RONDO_NCCL(ncclResult_t, RedOpCreatePreMulSum)
 RONDO_NCCL(ncclResult_t, RedOpDestroy)(ncclRedOp_t op, ncclComm_t handle) {
   return on_comm(handle, [op](Comm& comm) -> Status {
     if (op >= 0 && op < ncclNumOps)
-      return bad_argument(fmt::format("op is {}: NCCL's own operators cannot be destroyed", static_cast<int>(op)));
+      return invalid_argument("op is {}: NCCL's own operators cannot be destroyed", static_cast<int>(op));
     if (comm.operators.erase(op) != 0) return {};
-    return bad_argument(
-        fmt::format("op is {}: not an operator of this communicator, or already destroyed", static_cast<int>(op)));
+    return invalid_argument("op is {}: not an operator of this communicator, or already destroyed",
+                            static_cast<int>(op));
   });
 }

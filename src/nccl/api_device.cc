@@ -11,9 +11,10 @@ namespace {
 
 ncclResult_t no_one_sided(const char* name, ncclComm_t handle) {
   return on_comm(handle, [name](Comm&) {
-    return bad_usage(std::string(name) +
-                     ": this release does not support one-sided operations, which need windows of "
-                     "device memory; use ncclSend and ncclRecv");
+    return unsupported(
+        "{}: this release does not support one-sided operations, which need windows of device memory; use ncclSend and "
+        "ncclRecv",
+        name);
   });
 }
 
@@ -66,11 +67,11 @@ RONDO_NCCL(int, LLA2ACalcSlots)(int max_elems, int max_elem_bytes) { return max_
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define RONDO_REFUSED(result, name, parameters)                                                              \
-  RONDO_NCCL(result, name) parameters {                                                                      \
-    return report(bad_usage("nccl" #name                                                                     \
-                            ": this release does not support the device API, whose GPU kernels need access " \
-                            "to rondo's memory; use the host API's collectives"));                           \
+#define RONDO_REFUSED(result, name, parameters)                                                                \
+  RONDO_NCCL(result, name) parameters {                                                                        \
+    return report(unsupported("nccl" #name                                                                     \
+                              ": this release does not support the device API, whose GPU kernels need access " \
+                              "to rondo's memory; use the host API's collectives"));                           \
   }
 RONDO_NCCL_DEVICE_FUNCTIONS(RONDO_REFUSED)
 #undef RONDO_REFUSED

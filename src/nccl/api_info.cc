@@ -1,6 +1,4 @@
 // Versions, errors and logs, groups, and queries of a communicator.
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "config/encryption.h"
@@ -27,7 +25,7 @@ Status read_properties(Comm& comm, ncclCommProperties_t* to) {
   if (to == nullptr) return null_argument("properties");
   constexpr size_t kPrefixBytes = offsetof(ncclCommProperties_t, rank);
   if (to->magic != NCCL_API_MAGIC || to->size < kPrefixBytes)
-    return bad_argument("properties: begin with NCCL_COMM_PROPERTIES_INITIALIZER");
+    return invalid_argument("properties: begin with NCCL_COMM_PROPERTIES_INITIALIZER");
   if (comm.inner() == nullptr) return comm.ready();
   ncclCommProperties_t all = {};  // host memory: no device features
   all.rank = comm.inner()->rank();
@@ -42,12 +40,11 @@ Status read_properties(Comm& comm, ncclCommProperties_t* to) {
 }
 
 Status set_suspended(Comm& comm, bool suspend, int flags) {
-  if (suspend && flags != NCCL_SUSPEND_MEM)
-    return bad_argument(fmt::format("flags is {}: expected NCCL_SUSPEND_MEM", flags));
+  if (suspend && flags != NCCL_SUSPEND_MEM) return invalid_argument("flags is {}: expected NCCL_SUSPEND_MEM", flags);
   RONDO_TRY(comm.ready());
   // There is no device memory to release or to take back: only the state changes.
   if (comm.suspended.exchange(suspend) == suspend)
-    return bad_usage(suspend ? "the communicator is already suspended" : "the communicator is not suspended");
+    return unsupported("the communicator is {} suspended", suspend ? "already" : "not");
   return {};
 }
 
@@ -107,7 +104,7 @@ RONDO_NCCL(ncclResult_t, CommMemStats)(ncclComm_t handle, ncclCommMemStat_t stat
   return on_comm(handle, [stat, value](Comm& comm) -> Status {
     if (value == nullptr) return null_argument("value");
     if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
-      return bad_argument(fmt::format("stat is {}: expected 0 to 3", static_cast<int>(stat)));
+      return invalid_argument("stat is {}: expected 0 to 3", static_cast<int>(stat));
     if (stat == ncclStatGpuMemSuspended) *value = comm.suspended.load() ? 1 : 0;
     else *value = stat != ncclStatGpuMemSuspend && comm.inner() != nullptr ? comm.inner()->device_bytes() : 0;
     return {};
@@ -127,7 +124,7 @@ RONDO_NCCL(ncclResult_t, GroupEnd)() {
 RONDO_NCCL(ncclResult_t, GroupSimulateEnd)(ncclSimInfo_t* info) {
   constexpr size_t kLeastBytes = offsetof(ncclSimInfo_t, estimatedTime) + sizeof info->estimatedTime;
   if (info != nullptr && (info->magic != NCCL_SIM_MAGIC || info->size < kLeastBytes))
-    return report_in_group(bad_argument("simInfo: begin with NCCL_SIM_INFO_INITIALIZER"));
+    return report_in_group(invalid_argument("simInfo: begin with NCCL_SIM_INFO_INITIALIZER"));
   double us = 0;
   const Status s = Group::mine().simulate(&us);
   if (s.ok() && info != nullptr) info->estimatedTime = static_cast<float>(us);
@@ -139,20 +136,18 @@ constexpr size_t kLeastPskBytes = 32;  // as in NCCL
 RONDO_NCCL(ncclResult_t, SetEncryption)(const ncclEncryptionConfig_t* config) {
   if (config == nullptr) return report(null_argument("config"));
   if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
-    return report(bad_argument("config: begin with NCCL_ENCRYPTION_CONFIG_INITIALIZER"));
+    return report(invalid_argument("config: begin with NCCL_ENCRYPTION_CONFIG_INITIALIZER"));
   if (config->mode == NCCL_ENCRYPTION_MODE_NONE) {
     rondo::set_encryption(rondo::Encryption{});
     return ncclSuccess;
   }
   if (config->mode != NCCL_ENCRYPTION_MODE_PSK)
-    return report(bad_argument(fmt::format("config.mode is {}: expected 0 or 1", config->mode)));
+    return report(invalid_argument("config.mode is {}: expected 0 or 1", config->mode));
   if (config->psk == nullptr) return report(null_argument("config.psk"));
   const std::string psk(config->psk);
   if (psk.size() < kLeastPskBytes)
-    return report(
-        bad_argument(fmt::format("config.psk has {} bytes: a pre-shared key has at least {}, the same on all "
-                                 "ranks",
-                                 psk.size(), kLeastPskBytes)));
+    return report(invalid_argument("config.psk has {} bytes: a pre-shared key has at least {}, the same on all ranks",
+                                   psk.size(), kLeastPskBytes));
   rondo::set_encryption(rondo::Encryption{true, psk});
   return ncclSuccess;
 }

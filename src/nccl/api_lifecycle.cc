@@ -1,6 +1,4 @@
 // ncclGetUniqueId, ncclCommInit*, and the end of communicators.
-#include <fmt/format.h>
-
 #include <atomic>
 #include <cstring>
 
@@ -22,10 +20,10 @@ Expected<UniqueId> id_at_place(bool open) {
 
 Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   if (out == nullptr) return null_argument("comm");
-  if (ndev < 1 || ndev > kMostRanks) return bad_argument(fmt::format("ndev is {}: expected 1 to {}", ndev, kMostRanks));
+  if (ndev < 1 || ndev > kMostRanks) return invalid_argument("ndev is {}: expected 1 to {}", ndev, kMostRanks);
   // Several ranks on one device, or on none, are allowed. Negative device numbers are errors anyway.
   for (int i = 0; devices != nullptr && i < ndev; ++i)
-    if (devices[i] < 0) return bad_argument(fmt::format("devlist[{}] is {}", i, devices[i]));
+    if (devices[i] < 0) return invalid_argument("devlist[{}] is {}", i, devices[i]);
   process().announce();
   Config how;
   how.memory = memory_of_process();
@@ -46,11 +44,11 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
 }
 
 Status finalize(Comm& comm) {
-  if (comm.revoked.load()) return bad_usage("the communicator was revoked: destroy it without ncclCommFinalize");
-  if (comm.finalized.load()) return bad_argument("the communicator was already finalized");
+  if (comm.revoked.load()) return unsupported("the communicator was revoked: destroy it without ncclCommFinalize");
+  if (comm.finalized.load()) return invalid_argument("the communicator was already finalized");
   RONDO_TRY(comm.ready());
   const auto run = [&comm]() -> Status {
-    if (comm.finalized.exchange(true)) return bad_argument("the communicator was already finalized");
+    if (comm.finalized.exchange(true)) return invalid_argument("the communicator was already finalized");
     return comm.inner()->finalize();
   };
   return Group::mine().add(Setup{nullptr, comm.shared_from_this(), nullptr, run});
@@ -86,9 +84,8 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
                  bool may_be_at_place) {
   if (out == nullptr) return null_argument("comm");
   RONDO_TRY_ASSIGN(CommConfig own, read_config(config));
-  if (nranks < 1 || nranks > kMostRanks)
-    return bad_argument(fmt::format("nranks is {}: expected 1 to {}", nranks, kMostRanks));
-  if (rank < 0 || rank >= nranks) return bad_argument(fmt::format("rank is {} of {}", rank, nranks));
+  if (nranks < 1 || nranks > kMostRanks) return invalid_argument("nranks is {}: expected 1 to {}", nranks, kMostRanks);
+  if (rank < 0 || rank >= nranks) return invalid_argument("rank is {} of {}", rank, nranks);
   process().announce();
   auto comm = Comm::create(std::move(own));
   comm->hash = hash_of_id(rondo_id(id));
@@ -140,7 +137,7 @@ RONDO_NCCL(ncclResult_t, CommInitRankScalable)
 (ncclComm_t* comm, int nranks, int rank, int num_ids, ncclUniqueId* ids, ncclConfig_t* config) {
   if (ids == nullptr) return report_in_group(null_argument("commIds"));
   if (num_ids < 1 || num_ids > nranks)
-    return report_in_group(bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks)));
+    return report_in_group(invalid_argument("nId is {} for {} ranks", num_ids, nranks));
   return report_in_group(init_rank(comm, nranks, ids[0], rank, config, true));
 }
 
@@ -175,7 +172,7 @@ RONDO_NCCL(ncclResult_t, CommAbort)(ncclComm_t handle) {
 RONDO_NCCL(ncclResult_t, CommRevoke)(ncclComm_t handle, int flags) {
   if (handle == nullptr) return ncclSuccess;
   return on_comm(handle, [flags](Comm& comm) -> Status {
-    if (flags != NCCL_REVOKE_DEFAULT) return bad_argument(fmt::format("revokeFlags is {}: expected 0", flags));
+    if (flags != NCCL_REVOKE_DEFAULT) return invalid_argument("revokeFlags is {}: expected 0", flags);
     if (comm.inner() == nullptr) return comm.ready();
     comm.revoked.store(true);
     comm.inner()->abort();

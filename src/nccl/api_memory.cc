@@ -16,9 +16,10 @@ template <class T>
 ncclResult_t no_window(ncclComm_t handle, const char* name, T* out) {
   return on_comm(handle, [=](Comm&) {
     if (out != nullptr) *out = nullptr;
-    return bad_usage(std::string(name) +
-                     ": rondo does not support windows, which give other ranks' kernels access to device memory; use "
-                     "collectives or ncclSend and ncclRecv");
+    return unsupported(
+        "{}: rondo does not support windows, which give other ranks' kernels access to device memory; use collectives "
+        "or ncclSend and ncclRecv",
+        name);
   });
 }
 
@@ -41,7 +42,7 @@ RONDO_NCCL(ncclResult_t, MemFree)(void* pointer) { return report(free_memory(poi
 RONDO_NCCL(ncclResult_t, CommRegister)(const ncclComm_t handle, void* buffer, size_t bytes, void** registration) {
   return on_comm(handle, [=](Comm& comm) -> Status {
     if (buffer == nullptr || registration == nullptr) return null_argument(buffer == nullptr ? "buff" : "handle");
-    if (bytes == 0) return bad_argument("size is 0");
+    if (bytes == 0) return invalid_argument("size is 0");
     RONDO_TRY(comm.ready());
     auto own = std::make_unique<char>();
     *registration = own.get();
@@ -53,7 +54,7 @@ RONDO_NCCL(ncclResult_t, CommRegister)(const ncclComm_t handle, void* buffer, si
 RONDO_NCCL(ncclResult_t, CommDeregister)(const ncclComm_t handle, void* registration) {
   return on_comm(handle, [registration](Comm& comm) -> Status {
     if (registration == nullptr || comm.registrations.erase(registration) != 0) return {};
-    return bad_argument("handle is not from this communicator's ncclCommRegister, or was already deregistered");
+    return invalid_argument("handle is not from this communicator's ncclCommRegister, or was already deregistered");
   });
 }
 

@@ -1,6 +1,4 @@
 // ncclParam*: this process's NCCL variables, and the ignored ones (kIgnoredKey).
-#include <fmt/format.h>
-
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +28,7 @@ std::string value_of(const char* key) {
 Expected<std::string> read(ncclParamHandle_t handle, const void* to) {
   if (to == nullptr) return null_argument("out");
   const char* key = key_of(handle);
-  if (key == nullptr) return bad_argument("the handle is not from ncclParamBind");
+  if (key == nullptr) return invalid_argument("the handle is not from ncclParamBind");
   return value_of(key);
 }
 
@@ -41,8 +39,7 @@ ncclResult_t get_number(ncclParamHandle_t handle, Number* to) {
   Number value{};
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size())
-    return report(
-        bad_argument(fmt::format("{} is '{}': not a number of {} bits", key_of(handle), *text, 8 * sizeof(Number))));
+    return report(invalid_argument("{} is '{}': not a number of {} bits", key_of(handle), *text, 8 * sizeof(Number)));
   *to = value;
   return ncclSuccess;
 }
@@ -56,7 +53,7 @@ RONDO_NCCL(ncclResult_t, ParamBind)(ncclParamHandle_t* handle, const char* key) 
   if (handle == nullptr || key == nullptr) return report(null_argument(handle == nullptr ? "out" : "key"));
   const char* const* found = find_parameter(key);
   if (found == nullptr)
-    return report(bad_argument(fmt::format("'{}' is not a parameter (ncclParamGetAllParameterKeys lists them)", key)));
+    return report(invalid_argument("'{}' is not a parameter (ncclParamGetAllParameterKeys lists them)", key));
   *handle = reinterpret_cast<ncclParamHandle_t>(const_cast<const char**>(found));
   return ncclSuccess;
 }
@@ -84,7 +81,7 @@ RONDO_NCCL(ncclResult_t, ParamGet)(ncclParamHandle_t handle, void* value, int ca
   if (!text.ok()) return report(text.status());
   const size_t bytes = text->size() + 1;  // with the final 0
   if (capacity < 0 || static_cast<size_t>(capacity) < bytes)
-    return report(bad_argument(fmt::format("maxLen is {}: {} bytes are needed", capacity, bytes)));
+    return report(invalid_argument("maxLen is {}: {} bytes are needed", capacity, bytes));
   std::memcpy(value, text->c_str(), bytes);
   if (length != nullptr) *length = static_cast<int>(bytes);
   return ncclSuccess;
@@ -92,7 +89,7 @@ RONDO_NCCL(ncclResult_t, ParamGet)(ncclParamHandle_t handle, void* value, int ca
 
 RONDO_NCCL(ncclResult_t, ParamGetParameter)(const char* key, const char** value, int* length) {
   if (key == nullptr || value == nullptr) return report(null_argument(key == nullptr ? "key" : "value"));
-  if (find_parameter(key) == nullptr) return report(bad_argument(fmt::format("'{}' is not a parameter", key)));
+  if (find_parameter(key) == nullptr) return report(invalid_argument("'{}' is not a parameter", key));
   thread_local std::string kept;
   kept = value_of(key);
   *value = kept.c_str();

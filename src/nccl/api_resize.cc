@@ -1,7 +1,5 @@
 // Communicators from communicators: ncclCommSplit, ncclCommShrink, ncclCommGrow. All are collective and wait for the
 // other ranks, so in a group each rank of this process gets a thread (Group).
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -48,9 +46,10 @@ std::shared_ptr<Comm> make_child(const Comm& parent, CommConfig config, uint64_t
 Expected<std::unique_ptr<Communicator>> split_revoked(Communicator& parent, int colour, int key, const Config& how) {
   RONDO_TRY_ASSIGN(auto all, parent.shrink({}, how));
   if (all->size() != parent.size())
-    return Status(StatusCode::kPeerLost, fmt::format("split of a revoked communicator: {} of its {} ranks are left; "
-                                                     "ncclCommShrink goes on without the others",
-                                                     all->size(), parent.size()));
+    return make_error(
+        StatusCode::kPeerLost,
+        "split of a revoked communicator: {} of its {} ranks are left; ncclCommShrink goes on without the others",
+        all->size(), parent.size());
   return all->split(colour, key, how);
 }
 
@@ -58,7 +57,7 @@ Status split(Comm& parent, int colour, int key, ncclComm_t* out, const ncclConfi
   if (out == nullptr) return null_argument("newcomm");
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
   if (colour < 0 && colour != NCCL_SPLIT_NOCOLOR)
-    return bad_argument(fmt::format("color is {}: expected 0 or more, or NCCL_SPLIT_NOCOLOR", colour));
+    return invalid_argument("color is {}: expected 0 or more, or NCCL_SPLIT_NOCOLOR", colour);
   if (!parent.revoked.load()) RONDO_TRY(parent.usable());
   else RONDO_TRY(parent.ready());
   const uint64_t hash = hash_of_child(parent.hash, ++parent.num_children, colour);
@@ -82,16 +81,16 @@ Status split(Comm& parent, int colour, int key, ncclComm_t* out, const ncclConfi
 Status shrink(Comm& parent, std::span<const int> excluded, int flags, ncclComm_t* out, const ncclConfig_t* config) {
   if (out == nullptr) return null_argument("newcomm");
   if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
-    return bad_argument(fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", flags));
+    return invalid_argument("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", flags);
   if (excluded.empty())
-    return bad_argument("the list of excluded ranks is empty: list the ranks to leave out of the new communicator");
+    return invalid_argument("the list of excluded ranks is empty: list the ranks to leave out of the new communicator");
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
   Communicator* inner = parent.inner();
   if (inner == nullptr) return parent.ready();
   for (const Rank r : excluded)
     if (r < 0 || r >= inner->size() || r == inner->rank())
-      return bad_argument(fmt::format("the list of excluded ranks names {}: {}", r,
-                                      r == inner->rank() ? "the caller" : "there is no such rank"));
+      return invalid_argument("the list of excluded ranks names {}: {}", r,
+                              r == inner->rank() ? "the caller" : "there is no such rank");
   if (flags == NCCL_SHRINK_ABORT) {  // ends the running operations
     inner->abort();
     parent.wait_for_job();
@@ -114,10 +113,9 @@ Status grow_old(Comm& parent, int nranks, const ncclUniqueId* id, ncclComm_t* ou
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(parent, config));
   RONDO_TRY(parent.usable());
   if (nranks <= parent.inner()->size())
-    return bad_argument(
-        fmt::format("nRanks is {}, but the communicator already has {}", nranks, parent.inner()->size()));
+    return invalid_argument("nRanks is {}, but the communicator already has {}", nranks, parent.inner()->size());
   if (id != nullptr && !parent.id_pending)
-    return bad_usage("the unique id is not from this communicator's ncclCommGetUniqueId, or was already used");
+    return unsupported("the unique id is not from this communicator's ncclCommGetUniqueId, or was already used");
   const auto child = make_child(parent, std::move(own), 0, out);
   std::optional<UniqueId> mine;
   if (id != nullptr) mine = rondo_id(*id);
@@ -152,7 +150,7 @@ RONDO_NCCL(ncclResult_t, CommGetUniqueId)(ncclComm_t handle, ncclUniqueId* id) {
   return on_comm(handle, [id](Comm& comm) -> Status {
     if (id == nullptr) return null_argument("uniqueId");
     RONDO_TRY(comm.usable());
-    if (comm.id_pending) return bad_usage("ncclCommGrow has not used this communicator's previous id yet");
+    if (comm.id_pending) return unsupported("ncclCommGrow has not used this communicator's previous id yet");
     RONDO_TRY_ASSIGN(const auto made, rondo::Communicator::make_unique_id());
     std::memcpy(id->internal, made.bytes, sizeof id->internal);
     comm.id_pending = true;
@@ -169,6 +167,6 @@ RONDO_NCCL(ncclResult_t, CommGrow)
   }
   return on_comm_in_group(handle, [=](Comm& comm) {
     if (rank == -1) return grow_old(comm, nranks, id, larger, config);
-    return bad_argument(fmt::format("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank));
+    return invalid_argument("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank);
   });
 }

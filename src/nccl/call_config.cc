@@ -1,7 +1,5 @@
 #include "nccl/call_config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -23,7 +21,7 @@ constexpr size_t kMostOptions = 1024;                                           
 Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
   const auto promise = [&](const char* name, uint32_t bit) -> Status {
     if (option.val.i != 0 && option.val.i != 1)
-      return bad_argument(fmt::format("{} is {}: expected 0 or 1", name, option.val.i));
+      return invalid_argument("{} is {}: expected 0 or 1", name, option.val.i);
     if (option.val.i == 1) to->promises |= bit;
     return {};
   };
@@ -33,7 +31,7 @@ Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
       if (name == nullptr) return null_argument("RONDO_NCCL_EXT_ACCUMULATION's string");
       to->accumulator = dtype_from_name(name);
       if (!to->accumulator)
-        return bad_argument(fmt::format("RONDO_NCCL_EXT_ACCUMULATION is '{}', which is not an element type", name));
+        return invalid_argument("RONDO_NCCL_EXT_ACCUMULATION is '{}', which is not an element type", name);
       return {};
     }
     case RONDO_NCCL_EXT_SAME_BITS_PER_RUN:
@@ -47,19 +45,18 @@ Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
     case RONDO_NCCL_EXT_RANK_ORDER: return promise("RONDO_NCCL_EXT_RANK_ORDER", RONDO_PROMISE_RANK_ORDER);
     case RONDO_NCCL_EXT_TRACE_TAG: to->tag = reinterpret_cast<uintptr_t>(option.val.raw); return {};
     default:
-      return bad_usage(fmt::format(
+      return unsupported(
           "config.ext has option {} of rondo, which this release does not support (rondo/nccl_ext.h lists them)",
-          option.key.optionId));
+          option.key.optionId);
   }
 }
 
 Status read_options(const ncclConfigExt_t* list, CallConfig* to) {
   std::set<std::pair<int, int>> seen;
   for (const ncclConfigExt_t* o = list; o != nullptr; o = o->next) {
-    if (seen.size() >= kMostOptions) return bad_argument("config.ext has no end: is the list a cycle?");
+    if (seen.size() >= kMostOptions) return invalid_argument("config.ext has no end: is the list a cycle?");
     if (!seen.emplace(o->key.vendorId, o->key.optionId).second)
-      return bad_argument(
-          fmt::format("config.ext names option {} of vendor {:#x} twice", o->key.optionId, o->key.vendorId));
+      return invalid_argument("config.ext names option {} of vendor {:#x} twice", o->key.optionId, o->key.vendorId);
     if (o->key.vendorId == RONDO_NCCL_VENDOR_ID) RONDO_TRY(read_option(*o, to));
     else
       process().log().info(
@@ -70,7 +67,7 @@ Status read_options(const ncclConfigExt_t* list, CallConfig* to) {
 
 Status check_range(const char* name, int value, int least, int most) {
   if (value == NCCL_CONFIG_UNDEF_INT || (value >= least && value <= most)) return {};
-  return bad_argument(fmt::format("config.{} is {}: expected {} to {}, or unset", name, value, least, most));
+  return invalid_argument("config.{} is {}: expected {} to {}, or unset", name, value, least, most);
 }
 
 // NCCL's name of a family or of a member: "ring", "ring_ll128". Empty for known families without an equivalent in
@@ -87,20 +84,19 @@ std::optional<std::string_view> nccl_family(std::string_view name) {
 
 Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
   if (c.size < kLeastBytes)
-    return bad_argument(
-        fmt::format("config.size is {}: the first version of the struct has {} bytes", c.size, kLeastBytes));
+    return invalid_argument("config.size is {}: the first version of the struct has {} bytes", c.size, kLeastBytes);
   if (c.magic != NCCL_API_MAGIC)
-    return bad_argument(fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_COLLCONFIG_INITIALIZER", c.magic,
-                                    NCCL_API_MAGIC));
+    return invalid_argument("config.magic is {:#x}, not {:#x}: begin with NCCL_COLLCONFIG_INITIALIZER", c.magic,
+                            NCCL_API_MAGIC);
   RONDO_TRY(check_range("minCTAs", c.minCTAs, 1, INT_MAX));
   RONDO_TRY(check_range("maxCTAs", c.maxCTAs, 1, INT_MAX));
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT && c.maxCTAs != NCCL_CONFIG_UNDEF_INT && c.minCTAs > c.maxCTAs)
-    return bad_argument(fmt::format("config.minCTAs is {} and maxCTAs {}", c.minCTAs, c.maxCTAs));
+    return invalid_argument("config.minCTAs is {} and maxCTAs {}", c.minCTAs, c.maxCTAs);
   RONDO_TRY(check_range("nvlsCTAs", c.nvlsCTAs, 1, INT_MAX));
   RONDO_TRY(check_range("cgaClusterSize", c.cgaClusterSize, 0, 8));
   RONDO_TRY(check_range("CTAPolicy", c.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO));
   if (c.forceAlgSelection != 0 && c.forceAlgSelection != 1)
-    return bad_argument(fmt::format("config.forceAlgSelection is {}: expected 0 or 1", c.forceAlgSelection));
+    return invalid_argument("config.forceAlgSelection is {}: expected 0 or 1", c.forceAlgSelection);
   CallConfig own;
   if (c.algSelection != nullptr) own.selection = c.algSelection;
   own.force_selection = c.forceAlgSelection == 1;
@@ -127,7 +123,7 @@ Expected<std::vector<std::string>> selected_algorithms(const std::string& select
     const auto own = all_algorithms();
     const auto family = nccl_family(name);
     const bool ours = std::any_of(own.begin(), own.end(), [&](const Algorithm& a) { return a.name == name; });
-    if (!ours && !family) return bad_argument(fmt::format("config.algSelection: '{}' is not an algorithm", name));
+    if (!ours && !family) return invalid_argument("config.algSelection: '{}' is not an algorithm", name);
     named.emplace_back(ours ? std::string_view(name) : *family);
   }
   std::erase_if(
@@ -151,7 +147,7 @@ Expected<const Algorithm*> choose_algorithm(CommunicatorImpl& impl, const CallCo
                       collective_name(shape.collective));
   }
   if (best != nullptr) return best;
-  if (config.force_selection) return bad_argument(why);
+  if (config.force_selection) return invalid_argument("{}", why);
   process().log().info(why + "; the planner chooses");
   return best;
 }

@@ -1,7 +1,5 @@
 #include "nccl/comm.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "base/no_cancel.h"
@@ -67,7 +65,7 @@ Status Comm::async_error() {
 Status Comm::ready() {
   const Status s = async_error();
   if (s.code() == StatusCode::kInProgress)
-    return bad_argument(
+    return invalid_argument(
         "an earlier call on this communicator is running: call ncclCommGetAsyncError until it does not return "
         "ncclInProgress");
   return s;
@@ -75,9 +73,9 @@ Status Comm::ready() {
 
 Status Comm::usable() {
   RONDO_TRY(ready());
-  if (revoked.load()) return bad_usage("the communicator was revoked: split, shrink or destroy it");
-  if (suspended.load()) return bad_usage("the communicator is suspended: ncclCommResume first");
-  if (finalized.load()) return bad_argument("the communicator was finalized: destroy it");
+  if (revoked.load()) return unsupported("the communicator was revoked: split, shrink or destroy it");
+  if (suspended.load()) return unsupported("the communicator is suspended: ncclCommResume first");
+  if (finalized.load()) return invalid_argument("the communicator was finalized: destroy it");
   return {};
 }
 
@@ -143,8 +141,8 @@ Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle) {
     RONDO_TRY(comm->check_process());
     return comm;
   }
-  return bad_argument(fmt::format("comm {} is not a communicator of this process, or was already destroyed or aborted",
-                                  static_cast<const void*>(handle)));
+  return invalid_argument("comm {} is not a communicator of this process, or was already destroyed or aborted",
+                          static_cast<const void*>(handle));
 }
 
 }  // namespace rondo::nccl

@@ -1,10 +1,9 @@
 #include "nccl/config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "config/setting_table.h"
 
 namespace rondo::nccl {
@@ -67,13 +66,11 @@ Expected<ncclConfig_t> normalise(const ncclConfig_t* config) {
   own.magic = NCCL_API_MAGIC;
   if (config == nullptr) return own;
   if (config->magic != NCCL_API_MAGIC)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_CONFIG_INITIALIZER", config->magic,
-                              NCCL_API_MAGIC));
+    return invalid_argument("config.magic is {:#x}, not {:#x}: begin with NCCL_CONFIG_INITIALIZER", config->magic,
+                            NCCL_API_MAGIC);
   if (config->size < kPrefixBytes)
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("config.size is {}: less than {} bytes, the minimum of all versions", config->size, kPrefixBytes));
+    return invalid_argument("config.size is {}: less than {} bytes, the minimum of all versions", config->size,
+                            kPrefixBytes);
   own.version = config->version;
   for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f)
     if (f->since <= config->version && f->offset + f->bytes <= config->size)
@@ -90,7 +87,7 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
     if (value == NCCL_CONFIG_UNDEF_INT || (value >= f->least && value <= f->most)) continue;
     const std::string expected =
         f->most == kAny ? fmt::format("{} or more", f->least) : fmt::format("{} to {}", f->least, f->most);
-    return Status(StatusCode::kInvalidArgument, fmt::format("config.{} is {}: expected {}", f->name, value, expected));
+    return invalid_argument("config.{} is {}: expected {}", f->name, value, expected);
   }
   CommConfig own;
   own.version = c.version;
@@ -101,8 +98,7 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
   if (c.maxCTAs == NCCL_CONFIG_UNDEF_INT) own.max_ctas = std::max(own.max_ctas, own.min_ctas);
   own.no_blocks = c.CTAPolicy != NCCL_CONFIG_UNDEF_INT && (c.CTAPolicy & NCCL_CTA_POLICY_ZERO) != 0;
   if (own.min_ctas > own.max_ctas)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("config.minCTAs is {} and maxCTAs {}", own.min_ctas, own.max_ctas));
+    return invalid_argument("config.minCTAs is {} and maxCTAs {}", own.min_ctas, own.max_ctas);
   if (c.commName != nullptr) own.name = c.commName;
   return own;
 }

@@ -23,14 +23,14 @@ void Group::fail(const Status& why) {
 
 Status Group::join(const Comm& comm) {
   if (blocking_.value_or(comm.config.blocking) != comm.config.blocking)
-    return bad_argument("the group has blocking and nonblocking communicators: use only one kind");
+    return invalid_argument("the group has blocking and nonblocking communicators: use only one kind");
   blocking_ = comm.config.blocking;
   return {};
 }
 
 Status Group::add(PendingCall call) {
   if (!contents_.setups.empty())
-    return bad_usage("the group makes or ends communicators: put operations into a separate group");
+    return unsupported("the group makes or ends communicators: put operations into a separate group");
   RONDO_TRY(join(*call.comm));
   contents_.calls.push_back(std::move(call));
   if (open()) return {};
@@ -41,7 +41,7 @@ Status Group::add(PendingCall call) {
 Status Group::add(Setup setup) {
   // The call's mode is the parent's; the child's may differ.
   const Status refused = !contents_.calls.empty()
-                             ? bad_usage("the group has operations: make and end communicators in a separate group")
+                             ? unsupported("the group has operations: make and end communicators in a separate group")
                              : join(setup.parent != nullptr ? *setup.parent : *setup.made);
   if (!refused.ok()) {
     withdraw({setup});
@@ -89,7 +89,7 @@ Status Group::run(Contents& contents) {
 }
 
 Status Group::end() {
-  if (!open()) return bad_usage("ncclGroupEnd without ncclGroupStart");
+  if (!open()) return unsupported("ncclGroupEnd without ncclGroupStart");
   const NoCancel no_cancel;
   if (--depth_ > 0) return {};
   const bool blocking = blocking_.value_or(true);
@@ -127,7 +127,7 @@ ncclResult_t report_in_group(const Status& s, Comm* comm) {
 }
 
 Status Group::simulate(double* forecast) {
-  if (!open()) return bad_usage("ncclGroupSimulateEnd without ncclGroupStart");
+  if (!open()) return unsupported("ncclGroupSimulateEnd without ncclGroupStart");
   if (--depth_ > 0) return {};
   const Status error = std::exchange(error_, Status());
   Contents contents = take();

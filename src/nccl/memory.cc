@@ -1,7 +1,5 @@
 #include "nccl/memory.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -57,15 +55,15 @@ Status check_place(const void* buffer, const char* name) {
       type != cuda::kMemoryTypeDevice)
     return {};  // unknown to CUDA: host memory
   if (d->pointer_attribute(&managed, cuda::kPointerIsManaged, address) == cuda::kSuccess && managed != 0) return {};
-  return bad_usage(
-      fmt::format("{} is device memory, but this communicator was made for host memory "
-                  "(RONDO_NCCL_MEMORY=host): remove that setting",
-                  name));
+  return unsupported(
+      "{} is device memory, but this communicator was made for host memory (RONDO_NCCL_MEMORY=host): remove that "
+      "setting",
+      name);
 }
 
 Expected<void*> alloc_memory(size_t bytes) {
   constexpr size_t kPage = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
-  if (bytes > SIZE_MAX - kPage) return bad_argument(fmt::format("size is {}: more than the address space", bytes));
+  if (bytes > SIZE_MAX - kPage) return invalid_argument("size is {}: more than the address space", bytes);
   const size_t rounded = (bytes + kPage - 1) / kPage * kPage;
   if (memory_of_process() == Memory::kCuda) {
     RONDO_TRY_ASSIGN(const auto current, make_current());
@@ -77,7 +75,7 @@ Expected<void*> alloc_memory(size_t bytes) {
     return pointer;
   }
   void* pointer = std::aligned_alloc(kPage, rounded);
-  if (pointer == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes", rounded));
+  if (pointer == nullptr) return make_error(StatusCode::kSystem, "no memory for {} bytes", rounded);
   std::memset(pointer, 0, rounded);
   process().own_memory(pointer, {pointer, std::free});
   return pointer;
@@ -85,7 +83,7 @@ Expected<void*> alloc_memory(size_t bytes) {
 
 Status free_memory(void* pointer) {
   if (pointer == nullptr || process().free_memory(pointer)) return {};
-  return bad_argument("the pointer is not from ncclMemAlloc, or was already freed");
+  return invalid_argument("the pointer is not from ncclMemAlloc, or was already freed");
 }
 
 }  // namespace rondo::nccl

@@ -1,7 +1,5 @@
 #include "nccl/operation.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -35,12 +33,11 @@ Status take_operator(int op, PendingCall* pending) {
   }
   const auto at = pending->comm->operators.find(op);
   if (at == pending->comm->operators.end())
-    return bad_argument(
-        fmt::format("op is {}: neither an operator of NCCL nor a live operator of this communicator", op));
+    return invalid_argument("op is {}: neither an operator of NCCL nor a live operator of this communicator", op);
   const PremulOperator& own = at->second;
   if (own.dtype != call.shape.dtype)
-    return bad_argument(fmt::format("op was created for {}, but the call uses {}", dtype_name(own.dtype),
-                                    dtype_name(call.shape.dtype)));
+    return invalid_argument("op was created for {}, but the call uses {}", dtype_name(own.dtype),
+                            dtype_name(call.shape.dtype));
   call.shape.op = Op::kPremulSum;
   // A scale in device memory is read only when the operation runs.
   if (own.later == nullptr) widen_scale(own.dtype, own.now, call.premul);
@@ -74,8 +71,7 @@ Status check_with(CommunicatorImpl& impl, const CallConfig& config, Call& call) 
   }();
   // Errors about promises and accumulation types name the vendor option: rondo's own text does not mention it.
   if (checked.code() != StatusCode::kUnsupported || (!config.accumulator && config.promises == 0)) return checked;
-  return Status(checked.code(),
-                fmt::format("config.ext requires a promise that rondo cannot keep here: {}", checked.message()));
+  return make_error(checked.code(), "config.ext requires a promise that rondo cannot keep here: {}", checked.message());
 }
 
 // As in NCCL, collectives without elements do nothing. Ranks need not agree on them.
@@ -93,14 +89,13 @@ Expected<PendingCall> prepare(std::shared_ptr<Comm> comm, Call call, int dtype, 
     RONDO_TRY_ASSIGN(own, read_call_config(*config));
   }
   RONDO_TRY(comm->usable());
-  if (dtype < 0 || dtype >= kNumDtypes)
-    return bad_argument(fmt::format("datatype is {}, which is not an element type", dtype));
+  if (dtype < 0 || dtype >= kNumDtypes) return invalid_argument("datatype is {}, which is not an element type", dtype);
   PendingCall p{std::move(comm), std::move(call)};
   p.call.shape.dtype = static_cast<Dtype>(dtype);
   if (p.comm->memory == Memory::kHost) {
     p.call.stream = nullptr;
     if (own && own->launch_event != nullptr)
-      return bad_usage(
+      return unsupported(
           "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; the call "
           "is complete when it (or its group) returns");
     RONDO_TRY(check_place(p.call.in, "sendbuff"));

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <memory>
 
-#include "config/setting_table.h"
 #include "nccl/comm.h"
 #include "rondo/communicator.h"
 

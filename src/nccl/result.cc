@@ -59,9 +59,7 @@ const char* result_text(ncclResult_t result) {
   return "not a result code of this library";
 }
 
-Status bad_argument(std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); }
-Status bad_usage(std::string text) { return Status(StatusCode::kUnsupported, std::move(text)); }
-Status null_argument(std::string_view name) { return bad_argument(std::string(name) + " is a null pointer"); }
+Status null_argument(std::string_view name) { return invalid_argument("{} is a null pointer", name); }
 
 namespace {
 

@@ -5,13 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "nccl/abi.h"
-#include "rondo/status.h"
 
 namespace rondo::nccl {
 
 struct Comm;
-using rondo::Status;  // for the entry points, which are outside of the namespace
+// For the entry points, which are outside of the namespace.
+using rondo::invalid_argument;
+using rondo::Status;
+using rondo::unsupported;
 
 /// The first version with ncclTimeout. For older callers 8 is the number of results.
 inline constexpr unsigned kVersionWithTimeout = 23003;
@@ -21,8 +24,6 @@ ncclResult_t result_of(const Status& status, unsigned version);
 /// A text such as "invalid argument"; never nullptr.
 const char* result_text(ncclResult_t result);
 
-Status bad_argument(std::string text);
-Status bad_usage(std::string text);
 /// "name is a null pointer"
 Status null_argument(std::string_view name);
 

@@ -1,7 +1,5 @@
 #include "plan/calibration.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -14,14 +12,13 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "base/error.h"
 #include "base/read_file.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
 
 namespace rondo {
 namespace {
-
-Status bad(std::string why) { return Status(StatusCode::kInvalidArgument, std::move(why)); }
 
 template <class T>
 std::optional<T> number(std::string_view s) {
@@ -58,8 +55,7 @@ class Parser {
       const std::string_view content = trim(text.substr(0, end));
       text = end == text.npos ? std::string_view() : text.substr(end + 1);
       if (content.empty() || content[0] == '#') continue;
-      if (const Status s = take(content); !s.ok())
-        return Status(s.code(), fmt::format("line {}: {}", line, s.message()));
+      if (const Status s = take(content); !s.ok()) return make_error(s.code(), "line {}: {}", line, s.message());
       if (result_.version != kCalibrationVersion) return result_;
     }
     RONDO_TRY(complete());
@@ -69,14 +65,15 @@ class Parser {
  private:
   Status take(std::string_view line) {
     const size_t equals = line.find('=');
-    if (equals == line.npos) return bad("no '=': lines are \"name = value\"");
+    if (equals == line.npos) return invalid_argument("no '=': lines are \"name = value\"");
     const std::string_view name = trim(line.substr(0, equals)), value = trim(line.substr(equals + 1));
     if (names_.empty()) {
       const std::optional<int> version = number<int>(value);
-      if (name != "rondo_calibration" || !version) return bad("a calibration begins with rondo_calibration = VERSION");
+      if (name != "rondo_calibration" || !version)
+        return invalid_argument("a calibration begins with rondo_calibration = VERSION");
       result_.version = *version;
     }
-    if (!names_.emplace(name).second) return bad(fmt::format("{} appears twice", name));
+    if (!names_.emplace(name).second) return invalid_argument("{} appears twice", name);
     if (names_.size() == 1) return {};
     if (name == "cpu") return take_text(name, value, result_.cpu);
     if (name == "date") return take_text(name, value, result_.date);
@@ -87,24 +84,24 @@ class Parser {
       if (name == spread_name(t)) return take_constant(name, value, result_.costs.spread[t]);
       if (name == oversubscribed_name(t)) return take_constant(name, value, result_.costs.oversubscribed[t]);
     }
-    return bad(fmt::format("unknown constant \"{}\"", name));
+    return invalid_argument("unknown constant \"{}\"", name);
   }
 
   static Status take_text(std::string_view name, std::string_view value, std::string& to) {
-    if (value.empty()) return bad(fmt::format("{} has no value", name));
+    if (value.empty()) return invalid_argument("{} has no value", name);
     to = value;
     return {};
   }
   static Status take_bytes(std::string_view name, std::string_view value, uint64_t& to) {
     const std::optional<uint64_t> bytes = number<uint64_t>(value);
-    if (!bytes || *bytes == 0) return bad(fmt::format("{} is not a number of bytes above 0", name));
+    if (!bytes || *bytes == 0) return invalid_argument("{} is not a number of bytes above 0", name);
     to = *bytes;
     return {};
   }
   static Status take_constant(std::string_view name, std::string_view value, double& to) {
     const std::optional<double> ns = number<double>(value);
     if (!ns || !(*ns >= 0 && *ns <= 1e9))
-      return bad(fmt::format("{} is not a number of nanoseconds from 0 to 10^9", name));
+      return invalid_argument("{} is not a number of nanoseconds from 0 to 10^9", name);
     to = *ns;
     return {};
   }
@@ -121,22 +118,22 @@ class Parser {
     const Algorithm* algorithm = nullptr;
     for (const Algorithm& a : all_algorithms())
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
-    if (world == std::ssize(kWorlds)) return bad(fmt::format("unknown constant \"{}\"", name));
+    if (world == std::ssize(kWorlds)) return invalid_argument("unknown constant \"{}\"", name);
     if (algorithm == nullptr) return {};  // from another build or a plugin
     const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
-    if (row >= CostCorrections::kRows || !form) return bad(fmt::format("unknown candidate \"{}\"", name));
+    if (row >= CostCorrections::kRows || !form) return invalid_argument("unknown candidate \"{}\"", name);
     for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
       const size_t space = value.find(' ');
       const std::optional<double> ratio = number<double>(value.substr(0, space));
       constexpr double kRounded = 1.01;  // tolerance for printed values
       if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
-        return bad(fmt::format("{} must have {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
-                               CostCorrections::kMost, CostCorrections::kMost));
+        return invalid_argument("{} must have {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
+                                CostCorrections::kMost, CostCorrections::kMost);
       to = CostCorrections::encode(*ratio);
       value = space == value.npos ? std::string_view() : trim(value.substr(space));
     }
-    if (!value.empty()) return bad(fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
+    if (!value.empty()) return invalid_argument("{} has more than {} factors", name, CostCorrections::kSizes);
     result_.corrections.note_known(static_cast<size_t>(world), row, *form);
     return {};
   }
@@ -147,7 +144,7 @@ class Parser {
     for (size_t t = 0; t < static_cast<size_t>(kFirstHostTerm); ++t)
       required.insert(required.end(), {spread_name(t), oversubscribed_name(t)});
     for (const std::string& name : required)
-      if (!names_.contains(name)) return Status(StatusCode::kInvalidArgument, fmt::format("{} is missing", name));
+      if (!names_.contains(name)) return invalid_argument("{} is missing", name);
     return {};
   }
 
@@ -219,14 +216,13 @@ Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
   const std::string path = named ? variable : default_calibration_path();
   const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
   if (!text && named)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_CALIBRATION={}: cannot read this file; `rondo calibrate -o FILE` makes one, "
-                              "`off` means the built-in constants",
-                              path));
+    return invalid_argument(
+        "RONDO_CALIBRATION={}: cannot read this file; `rondo calibrate -o FILE` makes one, `off` means the built-in "
+        "constants",
+        path);
   if (!text) return built_in("");
   const Expected<Calibration> c = parse_calibration(*text);
-  if (!c.ok() && named)
-    return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_CALIBRATION={}: {}", path, c.status().message()));
+  if (!c.ok() && named) return invalid_argument("RONDO_CALIBRATION={}: {}", path, c.status().message());
   if (!c.ok()) return built_in(fmt::format("{} is malformed: {}", path, c.status().message()));
   if (c->version != kCalibrationVersion)
     return built_in(fmt::format("{} has version {} and this build reads version {}: run `rondo calibrate` again", path,

@@ -1,10 +1,9 @@
 #include "plan/planner.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/round_up.h"
 #include "rondo/rondo.h"
 
@@ -109,9 +108,8 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
   std::string known;
   for (const Algorithm& a : all_algorithms())
     if (a.collective == collective) known += fmt::format("{}{}", known.empty() ? "" : ", ", a.name);
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("rank {}: algorithm \"{}\" does not exist for {}; there are {}", rank_, name,
-                            collective_name(collective), known));
+  return invalid_argument("rank {}: algorithm \"{}\" does not exist for {}; there are {}", rank_, name,
+                          collective_name(collective), known);
 }
 
 Planner::Volume Planner::volume_of(const CallShape& r) const {

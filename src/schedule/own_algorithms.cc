@@ -1,7 +1,5 @@
 #include "schedule/own_algorithms.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "base/error.h"
 #include "protocol/fifo.h"
 #include "schedule/checker.h"
 #include "schedule/renderer.h"
@@ -29,7 +28,7 @@ std::string on_hosts(const HostLayout& hosts) {
 }
 
 Status refused(const Algorithm& a, int nranks, std::string_view why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("{}, {} ranks: {}", label(a), nranks, why));
+  return invalid_argument("{}, {} ranks: {}", label(a), nranks, why);
 }
 
 /// Errors in the definition itself, found before the proof.
@@ -88,8 +87,7 @@ void register_without_proof() { without_proof() = true; }
 Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts) {
   const int nranks = hosts.nranks();
   RONDO_TRY(check_row(algorithm));
-  if (nranks < 1 || nranks > 65535)
-    return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: 1 to 65535 are possible", nranks));
+  if (nranks < 1 || nranks > 65535) return invalid_argument("nranks is {}: 1 to 65535 are possible", nranks);
   return prove(algorithm, hosts, nranks <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
 }
 
@@ -112,10 +110,10 @@ Status prove_for_registration(const Algorithm& algorithm) {
 
 Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
   if (abi != kAlgorithmAbi)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("this algorithm was compiled for layout {} of rondo/algorithm.h, rondo {} has layout {}: "
-                              "compile it with the headers of the rondo that runs it",
-                              abi, RONDO_VERSION, kAlgorithmAbi));
+    return unsupported(
+        "this algorithm was compiled for layout {} of rondo/algorithm.h, rondo {} has layout {}: compile it with the "
+        "headers of the rondo that runs it",
+        abi, RONDO_VERSION, kAlgorithmAbi);
   RONDO_TRY(check_row(algorithm));
   static std::mutex one_after_the_other;  // otherwise two new rows might never be proven before and after each other
   const std::lock_guard lock(one_after_the_other);
@@ -127,9 +125,7 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
 
 Status prove_own_algorithms(const HostLayout& hosts) {
   const std::span<const Algorithm> own = own_algorithms();
-  if (without_proof())
-    return Status(StatusCode::kUnsupported,
-                  "this process registers algorithms without a proof, therefore it runs none");
+  if (without_proof()) return unsupported("this process registers algorithms without a proof, therefore it runs none");
   if (own.empty() || (hosts.one_host() && hosts.nranks() <= kProvenRanks)) return {};
   static std::mutex mutex;
   static std::set<std::string> proven;  // layouts; rows are frozen once a communicator is made

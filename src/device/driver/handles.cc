@@ -2,13 +2,15 @@
 
 #include <cstring>
 
+#include "base/error.h"
+
 namespace rondo::cuda {
 
 template <class Handle, Result (*Driver::*kRelease)(Handle)>
 Expected<const Driver*> Owned<Handle, kRelease>::enter() {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
   RONDO_TRY(check(d->context_get_current(&context_), "cuCtxGetCurrent"));
-  if (context_ == nullptr) return Status(StatusCode::kInvalidArgument, "no CUDA context is current in this thread");
+  if (context_ == nullptr) return invalid_argument("no CUDA context is current in this thread");
   return d;
 }
 

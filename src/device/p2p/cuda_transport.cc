@@ -1,11 +1,10 @@
 // The memory of connections: slabs of a rank's device memory, their parts, and how peers find them.
 #include "device/p2p/cuda_transport.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/round_up.h"
 
 namespace rondo {
@@ -26,9 +25,8 @@ uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other
 // Allocates memory of this rank as a slab that peers can open.
 Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes) {
   if (num_slabs_ == DevicePage::kMaxSlabs)
-    return Status(
-        StatusCode::kExhausted,
-        fmt::format("rank {} has {} blocks of staging memory, the maximum of a communicator", rank_, num_slabs_));
+    return make_error(StatusCode::kExhausted, "rank {} has {} blocks of staging memory, the maximum of a communicator",
+                      rank_, num_slabs_);
   const cuda::Driver* d = cuda::driver();
   bytes = round_up(bytes, kSlabBytes);
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
@@ -50,10 +48,10 @@ Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool o
   bytes = round_up(bytes, 4096);
   if (rest.bytes < bytes) {
     if (on_host)
-      return Status(StatusCode::kExhausted,
-                    fmt::format("rank {}: the pinned memory for links through the host is used up "
-                                "({} MiB are left, {} are needed): use fewer blocks (RONDO_DEVICE_BLOCKS)",
-                                rank_, rest.bytes >> 20, bytes >> 20));
+      return make_error(StatusCode::kExhausted,
+                        "rank {}: the pinned memory for links through the host is used up ({} MiB are left, {} are "
+                        "needed): use fewer blocks (RONDO_DEVICE_BLOCKS)",
+                        rank_, rest.bytes >> 20, bytes >> 20);
     RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes)));
   }
   const SlabAddress place = rest.take(bytes);
@@ -96,9 +94,9 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
 Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters) {
   DevicePage& page = page_of(rank_);
   if (num_halves_ == page.max_entries)
-    return Status(StatusCode::kExhausted,
-                  fmt::format("rank {} has made {} connections on its device, the maximum of a communicator", rank_,
-                              num_halves_));
+    return make_error(StatusCode::kExhausted,
+                      "rank {} has made {} connections on its device, the maximum of a communicator", rank_,
+                      num_halves_);
   HalfEntry& entry = page.halves()[num_halves_++];
   if (inbox != nullptr) {
     entry.slab = inbox->slab;
@@ -181,9 +179,8 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
     if (num_slots_ + kStreamSlots > page_of(rank_).max_entries)
-      return Status(
-          StatusCode::kExhausted,
-          fmt::format("rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_));
+      return make_error(StatusCode::kExhausted,
+                        "rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_);
     RONDO_TRY_ASSIGN(SlabAddress data,
                      carve(slot_bytes * kStreamSlots, through_host({key.writer, reader, key.tag, kUnicast})));
     SlabAddress flags;
@@ -243,9 +240,7 @@ Status CudaTransport::free(void* ptr) {
   const std::lock_guard lock(kept_mutex_);
   auto& all = kept_->device;
   const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
-  if (it == all.end())
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+  if (it == all.end()) return invalid_argument("rank {}: ptr was not made by alloc of this communicator", rank_);
   mine = std::move(*it);
   all.erase(it);
   return {};
@@ -265,7 +260,7 @@ Expected<void*> CudaTransport::alloc_shared(uint64_t bytes, const Gather& gather
 Status CudaTransport::free_shared(void* ptr, const Gather& gather) {
   if (regions_->reach() != SharedRegions::Reach::kAgreed) return free(ptr);
   Status own;
-  if (!is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was not made by alloc of this communicator");
+  if (!is_allocated(ptr)) own = invalid_argument("ptr was not made by alloc of this communicator");
   RONDO_TRY(regions_->end({"free", ptr, 0, false, own}, gather));  // else it stays until the communicator's end
   return free(ptr);
 }
@@ -273,14 +268,13 @@ Status CudaTransport::free_shared(void* ptr, const Gather& gather) {
 Status CudaTransport::register_memory(void* ptr, uint64_t bytes, const Gather& gather,
                                       const SharedRegions::Install& install) {
   Status own;
-  if (is_allocated(ptr))
-    own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc, so all ranks can already access it");
+  if (is_allocated(ptr)) own = invalid_argument("ptr was made by alloc, so all ranks can already access it");
   return regions_->add({"register", ptr, bytes, false, own}, gather, install);
 }
 
 Status CudaTransport::deregister_memory(void* ptr, const Gather& gather) {
   Status own;
-  if (is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc: free it instead");
+  if (is_allocated(ptr)) own = invalid_argument("ptr was made by alloc: free it instead");
   return regions_->end({"deregister", ptr, 0, false, own}, gather);
 }
 

@@ -1,12 +1,12 @@
 // Connects the devices of a communicator: every rank announces its device and its DevicePage and tests its links. Then
 // all ranks agree on the links by the results of both ends.
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 
+#include "base/error.h"
 #include "base/outcome.h"
 #include "base/round_up.h"
 #include "device/p2p/cuda_transport.h"
@@ -158,8 +158,7 @@ Status CudaTransport::open_device() {
   int count = 0;
   RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
   if (options_.ordinal < 0 || options_.ordinal >= count)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)", options_.ordinal, count));
+    return invalid_argument("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)", options_.ordinal, count);
   cuda::Device device = 0;
   RONDO_TRY(cuda::check(d->device_get(&device, options_.ordinal), "cuDeviceGet"));
   RONDO_TRY_ASSIGN(context_, cuda::PrimaryContext::retain(device));
@@ -202,9 +201,7 @@ Expected<CudaTransport::Hello> CudaTransport::make_page() {
   for (uint32_t i = 0; i < b.max_entries; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
   RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes));
   if (test_part(0).bytes == 0)
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format("rank {}: {} ranks: too many on one host for a communicator of device memory", rank_, nranks_));
+    return unsupported("rank {}: {} ranks: too many on one host for a communicator of device memory", rank_, nranks_);
   return hello;
 }
 
@@ -266,7 +263,7 @@ Status CudaTransport::check_patterns(Rank peer, const CopyByKernel& copy) {
   auto holds = [&](const std::byte* at, Rank from, Rank to) -> Status {
     std::vector<uint64_t> found(bytes / sizeof(uint64_t));
     RONDO_TRY(cuda::download(setup_, found.data(), reinterpret_cast<cuda::DevicePtr>(at), bytes));
-    return found == test_pattern(from, to, bytes) ? Status() : Status(StatusCode::kSystem, "the data differs");
+    return found == test_pattern(from, to, bytes) ? Status() : make_error(StatusCode::kSystem, "the data differs");
   };
   RONDO_TRY(holds(back, rank_, peer));
   return holds(own + test_part(place_of(peer)).offset, peer, rank_);
@@ -294,7 +291,7 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
     wide_lines_ = wide_lines_ && theirs.wide_lines;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
     if (theirs.works.size() != links_.size())
-      return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
+      return make_error(StatusCode::kMismatch, "rank {} runs another version of rondo", r);
     DeviceLink& link = links_[r];
     if (theirs.works[rank_] == '\0' && link.maps()) link.way = DeviceLink::Way::kHost;
     through_host_ = through_host_ || theirs.works.find('\0') != std::string::npos;

@@ -1,9 +1,8 @@
 // Ends of connections between hosts: pinned memory on either side. The host transport's proxy keeps both equal.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/round_up.h"
 #include "device/p2p/cuda_transport.h"
 
@@ -32,8 +31,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
   Proxy* const proxy = host_.proxy();
   const bool lines = form == ConnectionForm::kLines;
   if (proxy == nullptr || (!lines && form != ConnectionForm::kRing))
-    return Status(StatusCode::kInternal,
-                  fmt::format("rank {}: the LL and LL128 protocols cannot be used between hosts", rank_));
+    return make_error(StatusCode::kInternal, "rank {}: the LL and LL128 protocols cannot be used between hosts", rank_);
   ConnectionKey name = key;
   name.inline_only = lines;
   auto found = std::find_if(proxied_.begin(), proxied_.end(),
@@ -75,8 +73,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(c
                                                                                uint64_t slot_bytes) {
   Proxy* const proxy = host_.proxy();
   if (proxy == nullptr)
-    return Status(StatusCode::kInternal,
-                  fmt::format("rank {}: the transport cannot send messages to other hosts", rank_));
+    return make_error(StatusCode::kInternal, "rank {}: the transport cannot send messages to other hosts", rank_);
   ConnectionKey name = key;
   name.reader = reader;
   name.inline_only = false;  // slots have only one kind

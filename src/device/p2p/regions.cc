@@ -1,10 +1,9 @@
 #include "device/p2p/regions.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 
+#include "base/error.h"
 #include "base/outcome.h"
 
 namespace rondo {
@@ -56,9 +55,9 @@ struct SharedRegions::Offer {
 Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
   RONDO_TRY(wanted.own);
   const auto bad = [&](StatusCode code, std::string_view why) {
-    return Status(code, fmt::format("ptr {} {}", wanted.ptr, why));
+    return make_error(code, "ptr {} {}", wanted.ptr, why);
   };
-  if (wanted.bytes == 0) return Status(StatusCode::kInvalidArgument, "bytes is 0");
+  if (wanted.bytes == 0) return invalid_argument("bytes is 0");
   const auto ptr = reinterpret_cast<cuda::DevicePtr>(wanted.ptr);
   const auto type = attribute(ptr, cuda::kPointerMemoryType);
   if (!type) return bad(StatusCode::kInvalidArgument, "is not CUDA memory");
@@ -81,10 +80,9 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
   offer->id = attribute(ptr, cuda::kPointerBufferId).value_or(0);
   if (world_.reach != Reach::kAgreed) return {};
   if (offer->region == kNowhere)
-    return Status(
-        StatusCode::kExhausted,
-        fmt::format("{} regions exist, the maximum of a communicator: deregister some, or register whole allocations",
-                    kMaxRegions));
+    return make_error(StatusCode::kExhausted,
+                      "{} regions exist, the maximum of a communicator: deregister some, or register whole allocations",
+                      kMaxRegions);
   const bool others = std::count(world_.same_process.begin(), world_.same_process.end(), false) != 0;
   return others ? cuda::check(d->ipc_get_mem_handle(&offer->handle, offer->base), "cuIpcGetMemHandle") : Status();
 }
@@ -96,13 +94,13 @@ Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Expect
   for (size_t r = 1; r < offers.size(); ++r) {
     const Offer &a = offers[0], &b = offers[r];
     if (a.call != b.call)
-      return Status(StatusCode::kMismatch, fmt::format("rank 0 calls {}, rank {} calls {}", a.call, r, b.call));
+      return make_error(StatusCode::kMismatch, "rank 0 calls {}, rank {} calls {}", a.call, r, b.call);
     if (a.region != b.region)
-      return Status(StatusCode::kMismatch,
-                    fmt::format("{}: rank 0 uses its region {}, rank {} its region {}", a.call, a.region, r, b.region));
+      return make_error(StatusCode::kMismatch, "{}: rank 0 uses its region {}, rank {} its region {}", a.call, a.region,
+                        r, b.region);
     if (a.equal_bytes != b.equal_bytes)
-      return Status(StatusCode::kMismatch, fmt::format("{}: ranks disagree on the bytes: {} on rank 0, {} on rank {}",
-                                                       a.call, a.equal_bytes, b.equal_bytes, r));
+      return make_error(StatusCode::kMismatch, "{}: ranks disagree on the bytes: {} on rank 0, {} on rank {}", a.call,
+                        a.equal_bytes, b.equal_bytes, r);
   }
   return offers;
 }
@@ -115,7 +113,7 @@ Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Inst
   const Status described = describe(wanted, &mine);
   Region region{mine.ptr, mine.bytes, mine.id, {}};
   if (world_.reach != Reach::kAgreed) {
-    if (!described.ok()) return Status(described.code(), fmt::format("rank {}: {}", world_.rank, described.message()));
+    if (!described.ok()) return make_error(described.code(), "rank {}: {}", world_.rank, described.message());
     const std::lock_guard lock(mutex_);
     regions_.push_back(std::move(region));
     return {};
@@ -142,10 +140,9 @@ Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
   mine.call = wanted.call;
   mine.region = number_of(reinterpret_cast<cuda::DevicePtr>(wanted.ptr));
   Status own = wanted.own;
-  if (own.ok() && mine.region == kNowhere)
-    own = Status(StatusCode::kInvalidArgument, fmt::format("ptr {} is not registered", wanted.ptr));
+  if (own.ok() && mine.region == kNowhere) own = invalid_argument("ptr {} is not registered", wanted.ptr);
   if (world_.reach != Reach::kAgreed) {
-    if (!own.ok()) return Status(own.code(), fmt::format("rank {}: {}", world_.rank, own.message()));
+    if (!own.ok()) return make_error(own.code(), "rank {}: {}", world_.rank, own.message());
     const std::lock_guard lock(mutex_);
     regions_.erase(regions_.begin() + mine.region);
     return {};
@@ -175,8 +172,7 @@ Expected<std::vector<SharedRegions::View>> SharedRegions::open_all(const std::ve
     if (!world_.same_process[r]) {
       auto base = open(static_cast<Rank>(r), o, region);
       if (!base.ok())
-        return Status(base.status().code(),
-                      fmt::format("opening {} bytes of rank {}: {}", o.bytes, r, base.status().message()));
+        return make_error(base.status().code(), "opening {} bytes of rank {}: {}", o.bytes, r, base.status().message());
       ours = *base + (o.ptr - o.base);
     }
     views.push_back({o.ptr, o.bytes, ours});

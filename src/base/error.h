@@ -1,0 +1,25 @@
+// Errors with a formatted text. Includes fmt for its users.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rondo/status.h"
+
+namespace rondo {
+
+template <class... Args>
+Status make_error(StatusCode code, fmt::format_string<Args...> text, Args&&... args) {
+  return Status(code, fmt::format(text, std::forward<Args>(args)...));
+}
+template <class... Args>
+Status invalid_argument(fmt::format_string<Args...> text, Args&&... args) {
+  return make_error(StatusCode::kInvalidArgument, text, std::forward<Args>(args)...);
+}
+template <class... Args>
+Status unsupported(fmt::format_string<Args...> text, Args&&... args) {
+  return make_error(StatusCode::kUnsupported, text, std::forward<Args>(args)...);
+}
+
+}  // namespace rondo
