@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/queue.h"
+#include "engine/tracing.h"
 #include "plan/describe_program.h"
 
 namespace rondo {

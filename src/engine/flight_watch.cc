@@ -1,9 +1,10 @@
-#include "engine/flight_watch.h"
-
+// Writes flight records of all communicators of this process on the signal that RONDO_FLIGHT names.
+//
+// A signal handler may do very little. Therefore it posts a semaphore, and a separate thread does the rest. Handler
+// and thread exist only while a communicator needs them. Afterwards the previous handler is restored.
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,13 +22,11 @@
 namespace rondo {
 namespace {
 
-std::atomic<int> signalled_fd{-1};  // for the handler
+sem_t signalled;  // posted by the handler; never destroyed, since a handler may be running
 
 void on_signal(int) {
   const int saved = errno;
-  const uint64_t one = 1;
-  const ssize_t written = write(signalled_fd.load(std::memory_order_relaxed), &one, sizeof one);
-  (void)written;  // if the counter is full, the thread will look anyway
+  sem_post(&signalled);
   errno = saved;
 }
 
@@ -35,10 +34,8 @@ void on_signal(int) {
 class Watcher {
  public:
   static Expected<std::unique_ptr<Watcher>> create(int signal) {
-    const int fd = eventfd(0, EFD_CLOEXEC);
-    if (fd < 0) return make_error(StatusCode::kSystem, "eventfd: {}", std::strerror(errno));
-    signalled_fd.store(fd);
-    auto watcher = std::unique_ptr<Watcher>(new Watcher(signal, fd));
+    sem_init(&signalled, 0, 0);
+    auto watcher = std::unique_ptr<Watcher>(new Watcher(signal));
     RONDO_TRY(watcher->thread_.start("the thread of RONDO_FLIGHT's signal", [w = watcher.get()] { w->loop(); }));
     struct sigaction action{};
     action.sa_handler = on_signal;
@@ -52,11 +49,8 @@ class Watcher {
   ~Watcher() {
     if (installed_) sigaction(signal_, &before_, nullptr);
     stop_.store(true);
-    const uint64_t one = 1;
-    while (write(fd_, &one, sizeof one) < 0 && errno == EINTR) continue;
+    sem_post(&signalled);
     if (thread_.joinable()) thread_.join();
-    signalled_fd.store(-1);
-    close(fd_);
   }
   int signal() const { return signal_; }
 
@@ -72,11 +66,12 @@ class Watcher {
   }
 
  private:
-  Watcher(int signal, int fd) : signal_(signal), fd_(fd) {}
+  explicit Watcher(int signal) : signal_(signal) {}
 
   void loop() {
-    for (uint64_t count; !stop_.load();) {
-      if (read(fd_, &count, sizeof count) != sizeof count || stop_.load()) continue;
+    while (!stop_.load()) {
+      if (sem_wait(&signalled) != 0 || stop_.load()) continue;
+      while (sem_trywait(&signalled) == 0) continue;  // one record for several signals
       const std::lock_guard lock(mutex_);
       for (Tracing* t : watched_)
         if (const Status s = t->write_flight(t->settings().flight_directory, "signal"); !s.ok())
@@ -84,7 +79,7 @@ class Watcher {
     }
   }
 
-  const int signal_, fd_;
+  const int signal_;
   struct sigaction before_{};
   bool installed_ = false;
   std::atomic<bool> stop_{false};
@@ -104,7 +99,6 @@ Registry& registry() {
     auto* made = new Registry;
     pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                    [] {
-                     signalled_fd.store(-1);
                      (void)registry().watcher.release();
                      registry().mutex.unlock();
                    });
@@ -115,7 +109,7 @@ Registry& registry() {
 
 }  // namespace
 
-Status FlightWatch::add(Tracing& tracing) {
+Status watch_flight_signal(Tracing& tracing) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   const int signal = tracing.settings().flight_signal;
@@ -131,7 +125,7 @@ Status FlightWatch::add(Tracing& tracing) {
   return {};
 }
 
-void FlightWatch::remove(Tracing& tracing) {
+void ignore_flight_signal(Tracing& tracing) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   if (r.watcher != nullptr && r.watcher->remove(tracing)) r.watcher.reset();

@@ -16,7 +16,7 @@
 
 namespace rondo {
 
-class ProgressThread final : public QueueHelper {
+class ProgressThread {
  public:
   /// Starts the thread. Errors: those of Thread::start.
   static Expected<std::unique_ptr<ProgressThread>> create(OperationQueue& queue,
@@ -24,7 +24,7 @@ class ProgressThread final : public QueueHelper {
   ~ProgressThread();
   /// Wakes the thread. Call it when an operation was admitted, or when a waiting thread has left and operations are
   /// outstanding.
-  void kick() override;
+  void kick();
 
  private:
   ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding) : queue_(queue), binding_(binding) {}

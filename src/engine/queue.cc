@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/progress.h"
+#include "engine/tracing.h"
+
 namespace rondo {
 namespace {
 
@@ -16,6 +19,11 @@ bool independent(const Operation& x, const Operation& y) {
 }
 
 }  // namespace
+
+// A waiting thread has left with operations outstanding.
+void OperationQueue::kick_helper() {
+  if (ProgressThread* helper = helper_.load(std::memory_order_acquire)) helper->kick();
+}
 
 void OperationQueue::begin(Operation& op) {
   const Program& p = *op.program;

@@ -26,24 +26,8 @@
 
 namespace rondo {
 
-/// The driver calls it.
-class QueueObserver {
- public:
-  virtual void failing(const Status& status) = 0;  // once, before the running operations end with it
-  virtual void flight_wanted() = 0;
- protected:
-  ~QueueObserver() = default;
-};
-
-/// A thread that drives while no thread waits.
-class QueueHelper {
- public:
-  /// Called when the last waiting thread has left with operations outstanding.
-  virtual void kick() = 0;
-
- protected:
-  ~QueueHelper() = default;
-};
+class ProgressThread;
+class Tracing;
 
 class OperationQueue {
  public:
@@ -77,13 +61,13 @@ class OperationQueue {
   /// Requests the role for a waiting thread. The helper does not take it until stop_contending().
   void contend() { contenders_.fetch_add(1); }
   void stop_contending() {
-    if (contenders_.fetch_sub(1) != 1 || outstanding() == 0) return;
-    if (QueueHelper* helper = helper_.load(std::memory_order_acquire)) helper->kick();
+    if (contenders_.fetch_sub(1) == 1 && outstanding() != 0) kick_helper();
   }
   bool contended() const { return contenders_.load() != 0; }
   bool needs_helper() const { return outstanding() != 0 && !contended(); }
-  /// Set it before the first operation that needs help, and to nullptr after the last.
-  void set_helper(QueueHelper* helper) { helper_.store(helper, std::memory_order_release); }
+  /// Sets the thread that drives while no thread waits. Set it before the first operation that needs help, and to
+  /// nullptr after the last.
+  void set_helper(ProgressThread* helper) { helper_.store(helper, std::memory_order_release); }
   /// Returns the number of operations that are admitted and not done.
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
@@ -112,7 +96,7 @@ class OperationQueue {
   /// Returns an id of the communicator, equal on all its ranks. 0 until rank 0 has made its queue.
   uint64_t communicator_id();
   /// Sets the observer. The driver calls it on a failure before the operations end.
-  void set_observer(QueueObserver* observer) { observer_ = observer; }
+  void set_observer(Tracing* observer) { observer_ = observer; }
   /// Requests a call of the observer's flight_wanted() by the driver. A waiting driver checks this about once a
   /// millisecond. Any thread may call it.
   void want_flight() { flight_wanted_.store(true, std::memory_order_relaxed); }
@@ -141,6 +125,7 @@ class OperationQueue {
  private:
   friend class HostBackend;  // for HostBackend::run_once()
   friend struct LaneByLane;  // tests/engine/cooperative_test.cc steps single lanes
+  void kick_helper();
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);
@@ -208,10 +193,10 @@ class OperationQueue {
   Operation* alone_ = nullptr;     // a blocking call's operation, which is never in active_
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
-  std::atomic<QueueHelper*> helper_{nullptr};
+  std::atomic<ProgressThread*> helper_{nullptr};
   std::atomic<int> outstanding_{0};
   const ClockPair made_ = read_clock_pair();  // with a later pair: the length of a tick
-  QueueObserver* observer_ = nullptr;
+  Tracing* observer_ = nullptr;
   std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};
   Status failure_, cause_;  // written once, before failed_

@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "engine/flight_watch.h"
 #include "trace/trace_file.h"
 
 namespace rondo {
@@ -51,7 +50,7 @@ Expected<TraceSettings> trace_settings(const SettingFields& settings) {
 Tracing::Tracing(OperationQueue& queue, TraceSettings settings) : queue_(queue), settings_(std::move(settings)) {
   queue_.set_observer(this);
   if (!settings_.trace_directory.empty()) complain(start(settings_.trace_directory, 0));
-  if (settings_.flight_signal != 0) complain(FlightWatch::add(*this));
+  if (settings_.flight_signal != 0) complain(watch_flight_signal(*this));
 }
 
 void Tracing::complain(const Status& s) const {
@@ -59,7 +58,7 @@ void Tracing::complain(const Status& s) const {
 }
 
 Tracing::~Tracing() {
-  if (settings_.flight_signal != 0) FlightWatch::remove(*this);
+  if (settings_.flight_signal != 0) ignore_flight_signal(*this);
   finish();
 }
 

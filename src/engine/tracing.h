@@ -32,7 +32,7 @@ struct TraceSettings {
 /// allowed).
 Expected<TraceSettings> trace_settings(const SettingFields& settings);
 
-class Tracing final : public QueueObserver {
+class Tracing {
  public:
   /// Starts what the settings request. Failures are printed on stderr, because no operation depends on it.
   Tracing(OperationQueue& queue, TraceSettings settings);
@@ -65,8 +65,10 @@ class Tracing final : public QueueObserver {
   /// Writes the records of a failure. The device engine's watcher calls it.
   void device_failing(const Status& status, std::vector<FlightCurrent> calls);
 
-  void failing(const Status& status) override;
-  void flight_wanted() override;
+  // The queue's driver calls these.
+  /// Writes the records of a failure, before the running operations end with it.
+  void failing(const Status& status);
+  void flight_wanted();
 
  private:
   Status write_trace(std::string_view why);
@@ -87,5 +89,11 @@ class Tracing final : public QueueObserver {
   std::atomic<int> wanted_{0};  // 0: none, 1: requested, 2: being written, 3: done
   std::mutex want_mutex_;       // one request at a time
 };
+
+/// Makes the signal of tracing.settings() write its flight record. A process has one such signal, which its first
+/// communicator sets. Any thread may call it. Errors: kSystem; kInvalidArgument if another signal is in use.
+Status watch_flight_signal(Tracing& tracing);
+/// Ends this. Returns when the last record of `tracing` has been written.
+void ignore_flight_signal(Tracing& tracing);
 
 }  // namespace rondo
