@@ -49,88 +49,82 @@ class ManifestReader {
     return &value;
   }
 
-  Status files(const Json& array, Contents* to) const;
-  Status tensors(const Json& object, const char* key, size_t num_files, std::map<std::string, StoredTensor>* to) const;
-  Status fits(const Contents& c) const;
-  Status optimizer(const Json& object, Contents* to) const;
+  Status files(const Json& array, Contents* to) const {
+    for (size_t i = 0; i < array.size(); ++i) {
+      const std::string place = fmt::format("files[{}].", i);
+      if (!array[i].is_object()) return wrong(place, "an object");
+      StoredFile f;
+      RONDO_TRY(text(array[i], "name", place, &f.path));
+      if (f.path.empty() || f.path[0] == '/' || f.path.find("..") != std::string::npos)
+        return wrong(place + "name", "a file of this folder");
+      RONDO_TRY(number(array[i], "bytes", place, INT64_MAX, &f.size_bytes));
+      RONDO_TRY(text(array[i], "sha256", place, &f.sha256));
+      if (f.sha256.size() != 64) return wrong(place + "sha256", "64 hexadecimal digits");
+      to->files.push_back(std::move(f));
+    }
+    return {};
+  }
+
+  Status tensors(const Json& object, const char* key, size_t num_files, std::map<std::string, StoredTensor>* to) const {
+    for (const auto& [name, json] : object.items()) {
+      const std::string place = fmt::format("{}.{}.", key, name);
+      if (!json.is_object()) return wrong(place, "an object");
+      StoredTensor t{.name = name, .shape = {}, .parts = {}};
+      std::string dtype;
+      RONDO_TRY(text(json, "dtype", place, &dtype));
+      const auto known = safetensors_dtype(dtype);
+      if (!known) return wrong(place + "dtype", "a type that rondo has");
+      t.dtype = *known;
+      auto shape = whole_numbers(member_of(json, "shape"));
+      if (!shape) return wrong(place + "shape", "a list of whole numbers");
+      t.shape = std::move(*shape);
+      if (!tensor_bytes(t.dtype, t.shape)) return wrong(place + "shape", "no more elements than memory has bytes");
+      const Json& parts = member_of(json, "parts");
+      if (!parts.is_array()) return wrong(place + "parts", "a list");
+      for (const Json& part : parts) {
+        const auto p = whole_numbers(part);
+        if (!p || p->size() != 3 || (*p)[0] >= num_files) return wrong(place + "parts", "[file, first row, rows]");
+        t.parts.push_back({(*p)[0], (*p)[1], (*p)[2]});
+      }
+      RONDO_TRY(check_rows(what_, &t));
+      to->emplace(name, std::move(t));
+    }
+    return {};
+  }
+
+  // Checks that the parts of a file need no more bytes than the file has. This bounds all later reads.
+  Status fits(const Contents& c) const {
+    std::vector<uint64_t> held(c.files.size());
+    for (const auto* tensors : {&c.parameters, &c.states})
+      for (const auto& [name, t] : *tensors) {
+        const uint64_t rows = rows_of(t.shape), row_bytes = rows == 0 ? 0 : *tensor_bytes(t.dtype, t.shape) / rows;
+        for (const StoredRows& p : t.parts) {
+          const uint64_t part_bytes = p.num_rows * row_bytes, file_bytes = c.files[p.file].size_bytes;
+          if (part_bytes > file_bytes - held[p.file])
+            return wrong(fmt::format("tensor '{}'", name), fmt::format("no more bytes than the size of '{}', {} bytes",
+                                                                       c.files[p.file].path, file_bytes));
+          held[p.file] += part_bytes;
+        }
+      }
+    return {};
+  }
+
+  Status optimizer(const Json& object, Contents* to) const {
+    uint64_t steps = 0;
+    RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
+    to->optimizer_steps = static_cast<int64_t>(steps);
+    const Json& states = member_of(object, "states");
+    if (!states.is_array()) return wrong("optimizer.states", "a list of names");
+    for (const Json& s : states) {
+      if (!s.is_string()) return wrong("optimizer.states", "a list of names");
+      to->state_names.push_back(s.get<std::string>());
+    }
+    return {};
+  }
 
  private:
   const std::string& what_;
 };
-
-Status ManifestReader::files(const Json& array, Contents* to) const {
-  for (size_t i = 0; i < array.size(); ++i) {
-    const std::string place = fmt::format("files[{}].", i);
-    if (!array[i].is_object()) return wrong(place, "an object");
-    StoredFile f;
-    RONDO_TRY(text(array[i], "name", place, &f.path));
-    if (f.path.empty() || f.path[0] == '/' || f.path.find("..") != std::string::npos)
-      return wrong(place + "name", "a file of this folder");
-    RONDO_TRY(number(array[i], "bytes", place, INT64_MAX, &f.size_bytes));
-    RONDO_TRY(text(array[i], "sha256", place, &f.sha256));
-    if (f.sha256.size() != 64) return wrong(place + "sha256", "64 hexadecimal digits");
-    to->files.push_back(std::move(f));
-  }
-  return {};
-}
-
-Status ManifestReader::tensors(const Json& object, const char* key, size_t num_files,
-                               std::map<std::string, StoredTensor>* to) const {
-  for (const auto& [name, json] : object.items()) {
-    const std::string place = fmt::format("{}.{}.", key, name);
-    if (!json.is_object()) return wrong(place, "an object");
-    StoredTensor t{.name = name, .shape = {}, .parts = {}};
-    std::string dtype;
-    RONDO_TRY(text(json, "dtype", place, &dtype));
-    const auto known = safetensors_dtype(dtype);
-    if (!known) return wrong(place + "dtype", "a type that rondo has");
-    t.dtype = *known;
-    auto shape = whole_numbers(member_of(json, "shape"));
-    if (!shape) return wrong(place + "shape", "a list of whole numbers");
-    t.shape = std::move(*shape);
-    if (!tensor_bytes(t.dtype, t.shape)) return wrong(place + "shape", "no more elements than memory has bytes");
-    const Json& parts = member_of(json, "parts");
-    if (!parts.is_array()) return wrong(place + "parts", "a list");
-    for (const Json& part : parts) {
-      const auto p = whole_numbers(part);
-      if (!p || p->size() != 3 || (*p)[0] >= num_files) return wrong(place + "parts", "[file, first row, rows]");
-      t.parts.push_back({(*p)[0], (*p)[1], (*p)[2]});
-    }
-    RONDO_TRY(check_rows(what_, &t));
-    to->emplace(name, std::move(t));
-  }
-  return {};
-}
-
-// Checks that the parts of a file need no more bytes than the file has. This bounds all later reads.
-Status ManifestReader::fits(const Contents& c) const {
-  std::vector<uint64_t> held(c.files.size());
-  for (const auto* tensors : {&c.parameters, &c.states})
-    for (const auto& [name, t] : *tensors) {
-      const uint64_t rows = rows_of(t.shape), row_bytes = rows == 0 ? 0 : *tensor_bytes(t.dtype, t.shape) / rows;
-      for (const StoredRows& p : t.parts) {
-        const uint64_t part_bytes = p.num_rows * row_bytes, file_bytes = c.files[p.file].size_bytes;
-        if (part_bytes > file_bytes - held[p.file])
-          return wrong(fmt::format("tensor '{}'", name),
-                       fmt::format("no more bytes than the size of '{}', {} bytes", c.files[p.file].path, file_bytes));
-        held[p.file] += part_bytes;
-      }
-    }
-  return {};
-}
-
-Status ManifestReader::optimizer(const Json& object, Contents* to) const {
-  uint64_t steps = 0;
-  RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
-  to->optimizer_steps = static_cast<int64_t>(steps);
-  const Json& states = member_of(object, "states");
-  if (!states.is_array()) return wrong("optimizer.states", "a list of names");
-  for (const Json& s : states) {
-    if (!s.is_string()) return wrong("optimizer.states", "a list of names");
-    to->state_names.push_back(s.get<std::string>());
-  }
-  return {};
-}
 
 }  // namespace
 
