@@ -20,19 +20,6 @@ const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& host
   return is_ours ? hosts.places() : hosts;
 }
 
-}  // namespace
-
-Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
-  if (hosts.nranks() == 1) return {0, 0, 1, 0};
-  const HostLayout& places = followed_by(algorithm, hosts);
-  if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
-  Cost cost = algorithm.cost_on_hosts(places);
-  if (hosts.one_host()) cost.crossings = -1;
-  return cost;
-}
-
-namespace {
-
 // A single rank keeps its data, whatever the algorithm.
 void record_alone(Recorder& recorder, Collective collective) {
   recorder.chunks(1, 1);
@@ -61,6 +48,15 @@ Schedule empty_schedule(const Algorithm& algorithm, const HostLayout& hosts, Ran
 }
 
 }  // namespace
+
+Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
+  if (hosts.nranks() == 1) return {0, 0, 1, 0};
+  const HostLayout& places = followed_by(algorithm, hosts);
+  if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
+  Cost cost = algorithm.cost_on_hosts(places);
+  if (hosts.one_host()) cost.crossings = -1;
+  return cost;
+}
 
 Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
   Recorder recorder(rank, hosts.nranks());

@@ -178,41 +178,29 @@ class ActionChecker {
     const UnitPlan& unit = units_[static_cast<size_t>(u)];
     State& s = state_[static_cast<size_t>(u)];
     int& held = holder_[static_cast<size_t>(unit.data_buffer)];
+    int nobody = -1, none = -1;  // for a unit without gradients
+    int& written = unit.grad_buffer >= 0 ? writer_[static_cast<size_t>(unit.grad_buffer)] : nobody;
+    int& reduced = unit.grad_buffer >= 0 ? reducing_[static_cast<size_t>(unit.grad_buffer)] : none;
     switch (act) {
       case Act::kGather:
         if (held >= 0 && held != u)
           return fmt::format("{} is gathered over {}, which uses the buffer", name(u), name(held));
         held = u;
         s = State::kComing;
-        return {};
+        break;
       case Act::kWaitGather:
         if (s == State::kAway) return fmt::format("{} is waited for before it is gathered", name(u));
         s = State::kHere;
-        return {};
-      case Act::kForward:
-      case Act::kBackward:
-        if (s != State::kHere) return fmt::format("{} is used before its gather was waited for", name(u));
         break;
       case Act::kRelease:
         if (held != u) return fmt::format("{} is released but not held", name(u));
         held = -1;
         s = State::kAway;
-        return {};
-      default: break;
-    }
-    return play_gradients(act, u, unit.grad_buffer);
-  }
-
- private:
-  enum class State : uint8_t { kAway, kComing, kHere };
-
-  std::string play_gradients(Act act, int u, int buffer) {
-    int nobody = -1, none = -1;
-    int& written = buffer >= 0 ? writer_[static_cast<size_t>(buffer)] : nobody;
-    int& reduced = buffer >= 0 ? reducing_[static_cast<size_t>(buffer)] : none;
-    switch (act) {
+        break;
+      case Act::kForward:
       case Act::kBackward:
-        if (buffer < 0) break;
+        if (s != State::kHere) return fmt::format("{} is used before its gather was waited for", name(u));
+        if (act == Act::kForward) break;
         if (reduced >= 0)
           return fmt::format("gradients of {} are written over those of {}, which are being reduced", name(u),
                              name(reduced));
@@ -236,10 +224,13 @@ class ActionChecker {
         if (!has_gradients_[static_cast<size_t>(u)])
           return fmt::format("{} is changed but its gradients are never reduced", name(u));
         break;
-      default: break;
     }
     return {};
   }
+
+ private:
+  enum class State : uint8_t { kAway, kComing, kHere };
+
   std::string name(int u) const { return fmt::format("unit {} '{}'", u, units_[static_cast<size_t>(u)].name); }
 
   const std::vector<UnitPlan>& units_;

@@ -19,6 +19,17 @@ std::string host_name() {
   return name;
 }
 
+// Follows a link only if the user or the system owns it, as for /dev/stdout: names with %h and %p can be guessed.
+int open_log(const std::string& file) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  const int fd = ::open(file.c_str(), kFlags | O_NOFOLLOW, 0644);
+  struct stat link {};
+  if (fd >= 0 || errno != ELOOP || ::lstat(file.c_str(), &link) != 0) return fd;
+  if (link.st_uid == 0 || link.st_uid == ::geteuid()) return ::open(file.c_str(), kFlags, 0644);
+  errno = ELOOP;
+  return -1;
+}
+
 }  // namespace
 
 std::string expand_file_name(std::string_view pattern) {
@@ -36,21 +47,6 @@ std::string expand_file_name(std::string_view pattern) {
   }
   return name;
 }
-
-namespace {
-
-// Follows a link only if the user or the system owns it, as for /dev/stdout: names with %h and %p can be guessed.
-int open_log(const std::string& file) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-  const int fd = ::open(file.c_str(), kFlags | O_NOFOLLOW, 0644);
-  struct stat link {};
-  if (fd >= 0 || errno != ELOOP || ::lstat(file.c_str(), &link) != 0) return fd;
-  if (link.st_uid == 0 || link.st_uid == ::geteuid()) return ::open(file.c_str(), kFlags, 0644);
-  errno = ELOOP;
-  return -1;
-}
-
-}  // namespace
 
 void Log::configure(LogLevel level, const std::string& file) {
   level_.store(static_cast<int>(level));

@@ -22,6 +22,16 @@ std::string sentence_of(const Status& s) {
   return text;
 }
 
+ncclResult_t note(const Status& status, Comm* comm, unsigned version, bool is_new) {
+  if (status.code() == StatusCode::kInProgress) return ncclInProgress;
+  thread_error() = sentence_of(status);
+  if (comm != nullptr) comm->note_error(thread_error());
+  process().note_error(thread_error());
+  const ncclResult_t result = result_of(status, version);
+  if (is_new) process().log().warn(std::string(result_text(result)) + ": " + thread_error());
+  return result;
+}
+
 }  // namespace
 
 ncclResult_t result_of(const Status& status, unsigned version) {
@@ -60,20 +70,6 @@ const char* result_text(ncclResult_t result) {
 }
 
 Status null_argument(std::string_view name) { return invalid_argument("{} is a null pointer", name); }
-
-namespace {
-
-ncclResult_t note(const Status& status, Comm* comm, unsigned version, bool is_new) {
-  if (status.code() == StatusCode::kInProgress) return ncclInProgress;
-  thread_error() = sentence_of(status);
-  if (comm != nullptr) comm->note_error(thread_error());
-  process().note_error(thread_error());
-  const ncclResult_t result = result_of(status, version);
-  if (is_new) process().log().warn(std::string(result_text(result)) + ": " + thread_error());
-  return result;
-}
-
-}  // namespace
 
 ncclResult_t report(const Status& status, Comm* comm) {
   return status.ok() ? ncclSuccess : note(status, comm, comm != nullptr ? comm->caller_version() : 0, true);

@@ -12,6 +12,17 @@ namespace {
 
 constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // message sizes in bytes
 
+std::string promise_names(uint32_t promises) {
+  std::string text;
+  for (const auto& [bit, name] :
+       {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
+        {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
+        {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
+        {RONDO_PROMISE_RANK_ORDER, "rank order"}})
+    if (promises & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  return text;
+}
+
 }  // namespace
 
 Planner::Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
@@ -160,21 +171,6 @@ bool Planner::allowed(const Algorithm& a, const CallShape& r, bool staged_only) 
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
   return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
 }
-
-namespace {
-
-std::string promise_names(uint32_t promises) {
-  std::string text;
-  for (const auto& [bit, name] :
-       {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
-        {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
-        {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
-        {RONDO_PROMISE_RANK_ORDER, "rank order"}})
-    if (promises & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
-  return text;
-}
-
-}  // namespace
 
 std::string Planner::why_none(const CallShape& r, std::string_view demanded) const {
   std::string text = fmt::format("rank {}: no algorithm can serve this {}{}", rank_, collective_name(r.collective),

@@ -70,18 +70,11 @@ class SymbolicExecutor {
       run_.done_steps.emplace_back();
       for (const LaneState& lane : state.lanes) run_.done_steps.back().push_back(lane.done_step);
     }
-    auto by_step = [](const auto& a, const auto& b) { return a.step < b.step; };
-    auto by_step_and_sender = [](const StepMessage& a, const StepMessage& b) {
-      return std::tie(a.step, a.from) < std::tie(b.step, b.from);
-    };
-    auto by_step_and_rank = [](const StepHeld& a, const StepHeld& b) {
-      return std::tie(a.step, a.rank) < std::tie(b.step, b.rank);
-    };
-    std::stable_sort(run_.messages.begin(), run_.messages.end(), by_step_and_sender);
-    std::stable_sort(run_.writes.begin(), run_.writes.end(), by_step);
-    std::stable_sort(run_.summed.begin(), run_.summed.end(), by_step);
-    std::stable_sort(run_.heard.begin(), run_.heard.end(), by_step);
-    std::stable_sort(run_.held.begin(), run_.held.end(), by_step_and_rank);
+    std::ranges::stable_sort(run_.messages, {}, [](const StepMessage& m) { return std::pair(m.step, m.from); });
+    std::ranges::stable_sort(run_.writes, {}, &StepWrite::step);
+    std::ranges::stable_sort(run_.summed, {}, &StepWrite::step);
+    std::ranges::stable_sort(run_.heard, {}, &StepHeard::step);
+    std::ranges::stable_sort(run_.held, {}, [](const StepHeld& h) { return std::pair(h.step, h.rank); });
     return std::move(run_);
   }
 
