@@ -137,7 +137,7 @@ Cost tree_cost(const HostLayout& hosts) {
       cost.crossings = std::max(cost.crossings, 2 * crossings);
     }
   }
-  cost.sent_num = *std::max_element(halves.begin(), halves.end());
+  cost.sent_num = *std::ranges::max_element(halves);
   return cost;
 }
 

@@ -101,7 +101,7 @@ Expected<HostLayout> HostLayout::parse(std::string_view text) {
 std::string HostLayout::text() const {
   if (one_host()) return std::to_string(nranks_);
   if (const HostLayout plain = by_rank(); plain.host_ != host_) return plain.text();
-  if (!std::is_sorted(host_.begin(), host_.end())) return fmt::format("{}", fmt::join(host_, ","));
+  if (!std::ranges::is_sorted(host_)) return fmt::format("{}", fmt::join(host_, ","));
   std::vector<int> sizes;
   for (int h = 0; h < num_hosts(); ++h) sizes.push_back(num_ranks(h));
   if (std::ranges::count(sizes, sizes[0]) == num_hosts()) return fmt::format("{}x{}", num_hosts(), sizes[0]);

@@ -14,9 +14,8 @@ namespace {
 const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& hosts) {
   if (!hosts.one_host() || algorithm.for_hosts || hosts.places().one_host()) return hosts;
   const std::span<const Algorithm> ours(all_algorithms().data(), own_algorithms().data());
-  const bool is_ours = std::any_of(ours.begin(), ours.end(), [&](const Algorithm& a) {
-    return a.collective == algorithm.collective && a.name == algorithm.name;
-  });
+  const bool is_ours = std::ranges::any_of(
+      ours, [&](const Algorithm& a) { return a.collective == algorithm.collective && a.name == algorithm.name; });
   return is_ours ? hosts.places() : hosts;
 }
 

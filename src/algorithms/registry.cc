@@ -184,7 +184,7 @@ Registry& registry() {
 bool is_identifier(std::string_view name) {
   auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
   return !name.empty() && lower(name[0]) &&
-         std::all_of(name.begin(), name.end(), [&](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
+         std::ranges::all_of(name, [&](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 template <class... Args>

@@ -251,7 +251,7 @@ std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
     const FlightLane l = executor_.look_at(op, lane);
     for (const Rank peer : l.peers) {
       const PeerWait w{op.sequence, peer, l.state == FlightLane::State::kRoom, is_point_to_point(&p)};
-      if (std::find(waits.begin(), waits.end(), w) == waits.end()) waits.push_back(w);
+      if (std::ranges::find(waits, w) == waits.end()) waits.push_back(w);
     }
   }
   return waits;
@@ -266,8 +266,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
   const bool pair = is_point_to_point(op.program);
   std::vector<Rank> found;
   auto add = [&](Rank r) {
-    if (r >= 0 && r < nranks_ && r != rank_ && std::find(found.begin(), found.end(), r) == found.end())
-      found.push_back(r);
+    if (r >= 0 && r < nranks_ && r != rank_ && std::ranges::find(found, r) == found.end()) found.push_back(r);
   };
   for (const PeerWait& w : waits_of(op)) add(w.peer);
   for (Rank r = 0; r < nranks_ && !pair; ++r)

@@ -38,7 +38,7 @@ uint64_t peer_elem_bytes(const Program& p, const ProgramStep& s) {
 
 // Returns true if a message may still be stored in some of these bytes.
 bool may_be_written(const Program& p, const std::byte* at, uint64_t bytes) {
-  return std::any_of(p.reads.begin(), p.reads.end(), [&](const auto& read) {
+  return std::ranges::any_of(p.reads, [&](const auto& read) {
     const PostedReceive* const posted = read.first->posted_receive;
     return posted != nullptr && posted->may_write(at, bytes);
   });
@@ -168,11 +168,11 @@ bool Executor::my_turn(const Operation& op, const ProgramStep& s) const {
   const Program& p = *op.program;
   for (size_t i = 0; i < p.reads.size(); ++i)
     if (p.reads[i].first->fifo.step() < op.first_read_steps[i] &&
-        std::find(s.recv.begin(), s.recv.end(), p.reads[i].first) != s.recv.end())
+        std::ranges::find(s.recv, p.reads[i].first) != s.recv.end())
       return false;
   for (size_t i = 0; i < p.writes.size(); ++i)
     if (p.writes[i].first->fifo.step() < op.first_write_steps[i] &&
-        std::find(s.send.begin(), s.send.end(), p.writes[i].first) != s.send.end())
+        std::ranges::find(s.send, p.writes[i].first) != s.send.end())
       return false;
   return true;
 }
@@ -356,7 +356,7 @@ bool Executor::wait_for_ring(const ReadPort& r) {
 bool Executor::combine(Operation& op, const ProgramStep& s, uint64_t num_elems, const std::byte* src, std::byte* dst) {
   constexpr uint64_t kCacheBytes = 256 * 1024;  // for the blocks of all peers, so that they stay in a core's L2
   const auto is_pulled = [](const Source& r) { return r.at == nullptr; };
-  const auto num_pulls = static_cast<uint64_t>(std::count_if(received_.begin(), received_.end(), is_pulled));
+  const auto num_pulls = static_cast<uint64_t>(std::ranges::count_if(received_, is_pulled));
   if (num_pulls == 0) [[likely]] {
     combine_part(op, s, {src, dst, 0, num_elems}, [this](size_t i) { return received_[i].at; });
     return true;

@@ -27,8 +27,7 @@ class DriverWatch final : public WaitObserver {
 };
 
 bool all_done(std::span<const std::shared_ptr<Operation>> batch) {
-  return std::all_of(batch.begin(), batch.end(),
-                     [](const auto& op) { return op->done.load(std::memory_order_acquire); });
+  return std::ranges::all_of(batch, [](const auto& op) { return op->done.load(std::memory_order_acquire); });
 }
 
 Status first_error(std::span<const std::shared_ptr<Operation>> batch) {
@@ -179,7 +178,7 @@ Status HostBackend::submit_all(std::span<Call> calls) {
       if (first.ok()) first = admitted.status();
     } else if (c.work == nullptr) {
       blocking.push_back(std::move(*admitted));
-    } else if (std::find(asynchronous.begin(), asynchronous.end(), &b) == asynchronous.end()) {
+    } else if (std::ranges::find(asynchronous, &b) == asynchronous.end()) {
       asynchronous.push_back(&b);
     }
   }
@@ -192,7 +191,7 @@ std::vector<OperationQueue*> HostBackend::queues_of(std::span<const std::shared_
   std::vector<OperationQueue*> queues;
   for (const auto& op : batch) {
     OperationQueue* const q = &static_cast<HostBackend*>(op->backend)->queue_;
-    if (std::find(queues.begin(), queues.end(), q) == queues.end()) queues.push_back(q);
+    if (std::ranges::find(queues, q) == queues.end()) queues.push_back(q);
   }
   return queues;
 }

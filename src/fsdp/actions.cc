@@ -24,10 +24,10 @@ class Script {
     std::vector<int> model(units_.size());
     std::iota(model.begin(), model.end(), 0);
     forward_ = complete(order.forward, model);
-    std::reverse(model.begin(), model.end());
+    std::ranges::reverse(model);
     std::vector<int> once;
     for (const int u : order.backward)
-      if (std::find(once.begin(), once.end(), u) == once.end()) once.push_back(u);
+      if (std::ranges::find(once, u) == once.end()) once.push_back(u);
     backward_ = complete(std::move(once), model);
   }
 
@@ -43,9 +43,9 @@ class Script {
  private:
   // Inserts the units that `order` leaves out, in model order.
   static std::vector<int> complete(std::vector<int> order, const std::vector<int>& model) {
-    std::erase_if(order, [&](int u) { return std::find(model.begin(), model.end(), u) == model.end(); });
+    std::erase_if(order, [&](int u) { return std::ranges::find(model, u) == model.end(); });
     for (const int u : model)
-      if (std::find(order.begin(), order.end(), u) == order.end()) order.push_back(u);
+      if (std::ranges::find(order, u) == order.end()) order.push_back(u);
     return order;
   }
 
@@ -108,8 +108,8 @@ class Script {
   }
 
   bool casts() const {
-    return std::any_of(units_.begin(), units_.end(), [](const UnitPlan& u) {
-      return std::any_of(u.segments.begin(), u.segments.end(), [](const Segment& s) { return s.param != s.master; });
+    return std::ranges::any_of(units_, [](const UnitPlan& u) {
+      return std::ranges::any_of(u.segments, [](const Segment& s) { return s.param != s.master; });
     });
   }
   void wait_for_reduction(size_t buffer) {

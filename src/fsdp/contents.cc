@@ -69,7 +69,7 @@ Status add_file(const std::string& path, Contents* c) {
 }
 
 Expected<Contents> read_files(const std::string& what, std::vector<std::string> paths) {
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
   Contents c;
   for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));

@@ -37,8 +37,7 @@ std::string units_text(const Plan& plan) {
     }
     text += fmt::format("{:<4} {:<20} {:>14} {:>12} {:>10} {:>12} {:>10} {:>14} {:>14}\n", i, u.name, elems,
                         bytes_text(u.data_bytes), buffer_text(u.data_buffer), bytes_text(u.grad_bytes),
-                        buffer_text(u.grad_buffer), *std::min_element(parts.begin(), parts.end()),
-                        *std::max_element(parts.begin(), parts.end()));
+                        buffer_text(u.grad_buffer), *std::ranges::min_element(parts), *std::ranges::max_element(parts));
   }
   return text;
 }

@@ -248,7 +248,7 @@ Status Engine::finish_step() {
     if (s.reducing) return impl_->misuse("the step ends while {} is being reduced", impl_->name(static_cast<int>(u)));
     s.writing = s.has_sum = s.whole_sum = false;
   }
-  std::fill(impl_->writer.begin(), impl_->writer.end(), -1);
+  std::ranges::fill(impl_->writer, -1);
   impl_->in_step = false;
   impl_->scale = 1;
   impl_->log_ends = true;

@@ -95,7 +95,7 @@ Status HostCalls::agree(const Status& mine) {
   const auto code = static_cast<int32_t>(mine.code());
   std::vector<int32_t> codes(static_cast<size_t>(comm_.size()));
   RONDO_TRY(all_gather(&code, codes.data(), 1, Dtype::kInt32));
-  const auto failed = std::find_if(codes.begin(), codes.end(), [](int32_t c) { return c != 0; });
+  const auto failed = std::ranges::find_if(codes, [](int32_t c) { return c != 0; });
   if (failed == codes.end()) return {};
   const auto rank = static_cast<Rank>(failed - codes.begin());
   char text[2048] = {};

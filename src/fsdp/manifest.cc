@@ -129,9 +129,7 @@ class ManifestReader {
 }  // namespace
 
 Status check_rows(const std::string& what, StoredTensor* t) {
-  std::sort(t->parts.begin(), t->parts.end(), [](const StoredRows& a, const StoredRows& b) {
-    return a.first_row < b.first_row || (a.first_row == b.first_row && a.num_rows < b.num_rows);
-  });
+  std::ranges::sort(t->parts, {}, [](const StoredRows& p) { return std::pair(p.first_row, p.num_rows); });
   auto wrong = [&](uint64_t row, const char* why) {
     return invalid_argument("'{}': tensor '{}': row {} {}", what, t->name, row, why);
   };

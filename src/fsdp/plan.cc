@@ -43,7 +43,7 @@ struct Buffers {
 };
 
 bool has_gradients(const UnitPlan& u) {
-  return std::any_of(u.segments.begin(), u.segments.end(), [](const Segment& s) { return s.trainable; });
+  return std::ranges::any_of(u.segments, [](const Segment& s) { return s.trainable; });
 }
 
 constexpr uint64_t kAlignBytes = 64;  // alignment of a segment in a buffer: a cache line
@@ -137,8 +137,7 @@ Expected<UnitPlan> lay_out(const Unit& unit, const Options& options) {
       continue;
     }
     RONDO_TRY_ASSIGN(const Segment types, types_of(unit, t, options));
-    auto s = std::find_if(plan.segments.begin(), plan.segments.end(),
-                          [&](const Segment& o) { return same_types(o, types); });
+    auto s = std::ranges::find_if(plan.segments, [&](const Segment& o) { return same_types(o, types); });
     if (s == plan.segments.end()) s = plan.segments.insert(s, types);
     const uint64_t rows = t.shape.empty() ? 1 : t.shape[0], together = std::max<uint64_t>(1, t.rows_together);
     const uint64_t row = rows == 0 ? 1 : std::max<uint64_t>(1, elems / rows) * std::min(together, rows);

@@ -124,7 +124,7 @@ std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& s
 }
 
 Expected<std::string> encode_safetensors(Safetensors* file) {
-  std::sort(file->tensors.begin(), file->tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+  std::ranges::sort(file->tensors, [](const TensorEntry& a, const TensorEntry& b) {
     const uint32_t of_a = dtype_bytes(a.dtype), of_b = dtype_bytes(b.dtype);
     return of_a != of_b ? of_a > of_b : a.name < b.name;
   });

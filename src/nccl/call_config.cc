@@ -122,12 +122,11 @@ Expected<std::vector<std::string>> selected_algorithms(const std::string& select
     rest.remove_prefix(std::min(comma + 1, rest.size()));
     const auto own = all_algorithms();
     const auto family = nccl_family(name);
-    const bool ours = std::any_of(own.begin(), own.end(), [&](const Algorithm& a) { return a.name == name; });
+    const bool ours = std::ranges::any_of(own, [&](const Algorithm& a) { return a.name == name; });
     if (!ours && !family) return invalid_argument("config.algSelection: '{}' is not an algorithm", name);
     named.emplace_back(ours ? std::string_view(name) : *family);
   }
-  std::erase_if(
-      all, [&](const std::string& a) { return (std::find(named.begin(), named.end(), a) != named.end()) == except; });
+  std::erase_if(all, [&](const std::string& a) { return (std::ranges::find(named, a) != named.end()) == except; });
   return all;
 }
 

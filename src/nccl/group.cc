@@ -74,7 +74,7 @@ void Group::withdraw(const std::vector<Setup>& setups) {
 std::vector<std::shared_ptr<Comm>> Group::comms_of(const Contents& contents) {
   std::vector<std::shared_ptr<Comm>> all;
   const auto add = [&all](const std::shared_ptr<Comm>& comm) {
-    if (comm != nullptr && std::find(all.begin(), all.end(), comm) == all.end()) all.push_back(comm);
+    if (comm != nullptr && std::ranges::find(all, comm) == all.end()) all.push_back(comm);
   };
   for (const PendingCall& c : contents.calls) add(c.comm);
   for (const Setup& s : contents.setups) add(s.made), add(s.parent);

@@ -41,7 +41,7 @@ std::span<const std::string_view> forms_of(const Algorithm& a) {
 std::optional<CostForm> form_named(const Algorithm* a, std::string_view name) {
   if (a == nullptr) return std::nullopt;
   const auto forms = forms_of(*a);
-  const auto at = std::find(forms.begin(), forms.end(), name);
+  const auto at = std::ranges::find(forms, name);
   if (at == forms.end()) return std::nullopt;
   return static_cast<CostForm>(at - forms.begin());
 }
@@ -79,7 +79,7 @@ class Parser {
     if (name == "date") return take_text(name, value, result_.date);
     if (name == "near_bytes") return take_bytes(name, value, result_.costs.near_bytes);
     if (name == "huge_bytes") return take_bytes(name, value, result_.costs.huge_bytes);
-    if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(name, value);
+    if (std::ranges::count(name, '.') == 3) return take_correction(name, value);
     for (size_t t = 0; t < kNumCostTerms; ++t) {
       if (name == spread_name(t)) return take_constant(name, value, result_.costs.spread[t]);
       if (name == oversubscribed_name(t)) return take_constant(name, value, result_.costs.oversubscribed[t]);
@@ -114,7 +114,7 @@ class Parser {
       rest = dot == rest.npos ? std::string_view() : rest.substr(dot + 1);
     }
     constexpr auto& kWorlds = CostCorrections::kWorldNames;
-    const auto world = std::find(std::begin(kWorlds), std::end(kWorlds), words[0]) - std::begin(kWorlds);
+    const auto world = std::ranges::find(kWorlds, words[0]) - std::begin(kWorlds);
     const Algorithm* algorithm = nullptr;
     for (const Algorithm& a : all_algorithms())
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;

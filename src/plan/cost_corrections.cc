@@ -19,9 +19,7 @@ size_t CostCorrections::world_of(int nranks, int ranks_per_core) {
 size_t CostCorrections::nearest_measured(size_t world) const {
   const size_t first = world < kFirstOversubscribed ? 0 : kFirstOversubscribed,
                end = world < kFirstOversubscribed ? kFirstOversubscribed : kWorlds;
-  auto measured = [this](size_t w) {
-    return std::any_of(std::begin(known[w]), std::end(known[w]), [](uint8_t forms) { return forms != 0; });
-  };
+  auto measured = [this](size_t w) { return std::ranges::any_of(known[w], [](uint8_t forms) { return forms != 0; }); };
   for (size_t away = 0; away < kWorlds; ++away)
     for (const size_t w : {world - away, world + away})  // below 0 it wraps and is out of range
       if (w >= first && w < end && measured(w)) return w;

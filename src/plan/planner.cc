@@ -98,7 +98,7 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
 void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
   if (!hosts_.one_host()) return;
   const CostCorrections& known = settings_.corrections;
-  if (!std::all_of(found.begin(), found.end(), [&](const Candidate& c) {
+  if (!std::ranges::all_of(found, [&](const Candidate& c) {
         return known.knows(measured_world_, algorithm_index(*c.algorithm), form_of(c));
       }))
     return;
@@ -235,8 +235,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, b
       for (uint64_t bytes : message_sizes(a.collective, cut)) add(Protocol::kSimple, bytes);
   }
   correct(found, volume);
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
+  std::ranges::stable_sort(found, [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
   if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, required_name(request, staged_only)));
   return found;
 }

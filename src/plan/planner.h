@@ -81,7 +81,7 @@ class PlanCache {
     set[0] = std::move(plan);
     return set;
   }
-  void clear() { std::fill(plans_.begin(), plans_.end(), nullptr); }
+  void clear() { std::ranges::fill(plans_, nullptr); }
 
  private:
   static constexpr size_t kSets = 512, kWays = 4;

@@ -176,7 +176,7 @@ class Compiler {
       steps = full * p_.steps_of_message(p_.loop_elems) + (rest != 0 ? p_.steps_of_message(rest) : 0);
     }
     auto add_to = [&](auto& list, auto* port) {
-      auto it = std::find_if(list.begin(), list.end(), [&](const auto& e) { return e.first == port; });
+      auto it = std::ranges::find_if(list, [&](const auto& e) { return e.first == port; });
       if (it == list.end()) list.emplace_back(port, steps);
       else it->second += steps;
     };

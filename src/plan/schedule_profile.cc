@@ -85,7 +85,7 @@ class WorkCounter {
 
   double away(const PortSet& ports) const {
     return static_cast<double>(
-        std::count_if(ports.begin(), ports.end(), [&](const Port& p) { return !hosts_.same_host(s_.rank, p.peer); }));
+        std::ranges::count_if(ports, [&](const Port& p) { return !hosts_.same_host(s_.rank, p.peer); }));
   }
 
   const RankSchedule& s_;
@@ -107,7 +107,7 @@ class Rounds {
 
   /// Rounds until every rank has finished `operations`, or -1 if nothing moves any more.
   int run_until(int operations) {
-    while (std::any_of(ranks_.begin(), ranks_.end(), [&](const RankState& r) { return r.operation < operations; })) {
+    while (std::ranges::any_of(ranks_, [&](const RankState& r) { return r.operation < operations; })) {
       bool moved = false;
       for (int& rank : running_) {
         moved |= run(ranks_[rank]);

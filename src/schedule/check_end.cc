@@ -87,8 +87,8 @@ void Machine::finish() {
     out_.failure = left_over(e);
     return;
   }
-  out_.sent_elems = *std::max_element(sent_elems_.begin(), sent_elems_.end());
-  out_.host_sent_elems = *std::max_element(host_sent_elems_.begin(), host_sent_elems_.end());
+  out_.sent_elems = *std::ranges::max_element(sent_elems_);
+  out_.host_sent_elems = *std::ranges::max_element(host_sent_elems_);
   for (uint16_t op = 0; op < p_.ops.size() && !out_.failure; ++op)
     if (auto wrong = memory_.check_results(op, &out_.order_fingerprint)) {
       out_.failure = std::move(wrong);
@@ -112,7 +112,7 @@ void Machine::check_exits() {
   for (uint16_t op = 0; op < p_.ops.size(); ++op) {
     if (!p_.ops[op].direct) continue;
     for (Rank r = 0; r < p_.nranks && !out_.failure; ++r) {
-      std::fill(end_clock.begin(), end_clock.end(), 0);
+      std::ranges::fill(end_clock, 0);
       const uint32_t base = lane_base_[op][static_cast<size_t>(r)];
       const size_t num = p_.ops[op].schedule->ranks[static_cast<size_t>(r)].lanes.size();
       for (uint32_t k = 0; k < num; ++k)
@@ -136,7 +136,7 @@ void Machine::check_barriers() {
   for (uint16_t op = 0; op < p_.ops.size(); ++op) {
     if (p_.ops[op].schedule->collective != Collective::kBarrier) continue;
     for (const RankSchedule& r : p_.ops[op].schedule->ranks) {
-      std::fill(all.begin(), all.end(), 0);
+      std::ranges::fill(all, 0);
       all[static_cast<size_t>(r.rank) / 64] |= uint64_t{1} << r.rank % 64;
       const uint32_t base = lane_base_[op][static_cast<size_t>(r.rank)];
       for (uint32_t k = 0; k < r.lanes.size(); ++k) join(all, heard(base + k));

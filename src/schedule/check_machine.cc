@@ -56,7 +56,7 @@ void Machine::find_milestones() {
       const uint32_t target = lane_base_[l.op][static_cast<size_t>(l.rank)] + l.code[pc].src_first;
       std::vector<Milestone>& of_lane = milestones_[target];
       const auto same = [&](const Milestone& m) { return m.pc == l.code[pc].dst_first; };
-      if (std::none_of(of_lane.begin(), of_lane.end(), same)) of_lane.emplace_back().pc = l.code[pc].dst_first;
+      if (std::ranges::none_of(of_lane, same)) of_lane.emplace_back().pc = l.code[pc].dst_first;
     }
 }
 

@@ -261,13 +261,13 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     const uint64_t name = connection_name(r.rank, port.peer, port);
     std::vector<Rank> readers{port.peer};
     if (port.group != kUnicast) {
-      if (&port != &*std::find_if(ports.begin(), ports.end(),
-                                  [&](const Port& p) { return p.group == port.group && p.tag == port.tag; }))
+      if (&port !=
+          &*std::ranges::find_if(ports, [&](const Port& p) { return p.group == port.group && p.tag == port.tag; }))
         continue;  // one message for the whole group: its first port represents it
       readers.clear();
       for (const Port& p : ports)
         if (p.group == port.group && p.tag == port.tag) readers.push_back(p.peer);
-      std::sort(readers.begin(), readers.end());
+      std::ranges::sort(readers);
       const bool twice = std::adjacent_find(readers.begin(), readers.end()) != readers.end();
       if (twice || (port.group == kGroupAll && readers.size() != static_cast<size_t>(nranks) - 1))
         return Failure{fmt::format("sends to group {} but to the readers {} only", port.group, ports_text(ports))};

@@ -106,7 +106,7 @@ class Proof {
     std::vector<uint64_t> counts{0, 1, most / 2, most - 1, most + 1, 2 * most + 1};
     if (program_.nranks <= 6 && operations_.size() == 1)
       for (uint64_t count = 0; count <= 2 * most + 1; ++count) counts.push_back(count);
-    std::sort(counts.begin(), counts.end());
+    std::ranges::sort(counts);
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
     for (const uint64_t count : counts) {
       RunOptions o;
@@ -257,7 +257,7 @@ std::vector<HostLayout> layouts_to_prove(int n) {
   };
   std::vector<HostLayout> all{dealt(2, false)};
   auto add = [&](const HostLayout& layout) {
-    if (std::find(all.begin(), all.end(), layout) == all.end() && !layout.one_host()) all.push_back(layout);
+    if (std::ranges::find(all, layout) == all.end() && !layout.one_host()) all.push_back(layout);
   };
   if (n <= 16 || n % 8 == 1) {
     std::vector<int> one_left(static_cast<size_t>(n), 1);  // the other ranks of a host have died

@@ -54,7 +54,7 @@ struct PartExtents {
   std::vector<uint64_t> counts, offsets;
   bool empty() const { return counts.empty(); }
   Extent part(uint64_t c) const { return {offsets[c], counts[c]}; }
-  uint64_t longest() const { return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()); }
+  uint64_t longest() const { return counts.empty() ? 0 : *std::ranges::max_element(counts); }
   /// The end of the buffer.
   uint64_t end() const {
     uint64_t end = 0;

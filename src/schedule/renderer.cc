@@ -260,7 +260,7 @@ class Renderer {
   }
   std::string textbook_name() const {
     std::string name(collective_name(collective()));
-    std::replace(name.begin(), name.end(), '_', '-');
+    std::ranges::replace(name, '_', '-');
     return name;
   }
 
@@ -337,8 +337,7 @@ class Renderer {
         for (int c : columns) row.push_back(c < 0 ? "..." : item(r, c));
       rows.push_back(row);
     }
-    const bool any_output =
-        std::any_of(run_.writes.begin(), run_.writes.end(), [](const StepWrite& w) { return w.step == 0; });
+    const bool any_output = std::ranges::any_of(run_.writes, [](const StepWrite& w) { return w.step == 0; });
     return format_rows(rows) + (any_output ? state(0) : "");
   }
 
@@ -351,8 +350,7 @@ class Renderer {
     const std::vector<int> scratch_columns = fold(chunks(Buffer::kScratch), options_.fold_at);
     for (int c : out_columns) rows[0].push_back(c < 0 ? "..." : fmt::format("out {}", c));
     for (int c : scratch_columns) rows[0].push_back(c < 0 ? "..." : fmt::format("scratch {}", c));
-    const bool any_held =
-        std::any_of(run_.held.begin(), run_.held.end(), [=](const StepHeld& h) { return h.step == step; });
+    const bool any_held = std::ranges::any_of(run_.held, [=](const StepHeld& h) { return h.step == step; });
     if (any_held) rows[0].push_back("on its way, to be sent next");
     for (Rank r : fold(nranks_, options_.fold_at)) {
       rows.push_back({rank_cell(r)});
@@ -397,9 +395,8 @@ class Renderer {
     std::string text;
     const int last_sum = run_.summed.empty() ? 0 : run_.summed.back().step;
     if (reduces() && step == last_sum && one_owner_each_) {
-      const bool own_chunk =
-          wrong_ == nullptr &&
-          std::all_of(owners_.begin(), owners_.end(), [](const auto& o) { return o.first == o.second; }) && spread_;
+      const bool own_chunk = wrong_ == nullptr &&
+                             std::ranges::all_of(owners_, [](const auto& o) { return o.first == o.second; }) && spread_;
       if (own_chunk) text += "  every rank r now holds chunk r complete\n";
       for (size_t i = 0; !own_chunk && i < owners_.size() && i < kMaxTerms; ++i)
         text += fmt::format("  chunk {} is complete on rank {}\n", owners_[i].second, owners_[i].first);

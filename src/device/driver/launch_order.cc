@@ -11,7 +11,7 @@ namespace {
 
 // Adds a part. Parts of one rank are never resident together.
 void add_part(std::vector<LaunchPart>& parts, const LaunchPart& part) {
-  const auto known = std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.rank == part.rank; });
+  const auto known = std::ranges::find_if(parts, [&](const auto& p) { return p.rank == part.rank; });
   if (known == parts.end()) parts.push_back(part);
   else known->blocks = std::max(known->blocks, part.blocks);
 }
@@ -66,8 +66,7 @@ Status LaunchOrder::begin(cuda::Stream stream, uint64_t capture, std::span<const
 }
 
 Status LaunchOrder::launched(cuda::Stream stream, std::span<const LaunchPart> launch) {
-  auto known =
-      std::find_if(beside_.begin(), beside_.end(), [&](const Running& r) { return same_ranks(r.parts, launch); });
+  auto known = std::ranges::find_if(beside_, [&](const Running& r) { return same_ranks(r.parts, launch); });
   if (known == beside_.end()) {
     known = beside_.insert(known, {{launch.begin(), launch.end()}, {}});
     if (unused_.empty()) {

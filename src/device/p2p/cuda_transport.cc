@@ -232,14 +232,14 @@ void CudaTransport::hold(cuda::DeviceMemory memory) {
 
 bool CudaTransport::is_allocated(const void* ptr) const {
   const std::lock_guard lock(kept_mutex_);
-  return std::any_of(kept_->device.begin(), kept_->device.end(), [&](const auto& m) { return m.as() == ptr; });
+  return std::ranges::any_of(kept_->device, [&](const auto& m) { return m.as() == ptr; });
 }
 
 Status CudaTransport::free(void* ptr) {
   cuda::DeviceMemory mine;  // freed without the lock, because that may wait for the device
   const std::lock_guard lock(kept_mutex_);
   auto& all = kept_->device;
-  const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
+  const auto it = std::ranges::find_if(all, [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
   if (it == all.end()) return invalid_argument("rank {}: ptr was not made by alloc of this communicator", rank_);
   mine = std::move(*it);
   all.erase(it);

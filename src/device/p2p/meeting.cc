@@ -236,7 +236,7 @@ void CudaTransport::choose_links(const ChooseLink& choose) {
 // and the last part what it has read.
 CudaTransport::TestPart CudaTransport::test_part(int place) const {
   const auto& all = local_peers_.index;
-  const auto num = all.empty() ? nranks_ : std::count_if(all.begin(), all.end(), [](int i) { return i >= 0; });
+  const auto num = all.empty() ? nranks_ : std::ranges::count_if(all, [](int i) { return i >= 0; });
   const uint64_t bytes = kSlabBytes / static_cast<uint64_t>(num + 1) / 512 * 512;
   return {bytes * static_cast<uint64_t>(place < 0 ? num : place), bytes};
 }
@@ -316,7 +316,7 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
   if (through_host_somewhere() || !options_.may_be_direct) return Reach::kNothing;
-  auto all = [&](auto same) { return std::all_of(devices_.begin(), devices_.end(), same); };
+  auto all = [&](auto same) { return std::ranges::all_of(devices_, same); };
   if (!all([&](const auto& d) { return d.same_process(devices_[0]); })) return Reach::kAgreed;
   const bool one_device = all([&](const auto& d) { return d.same_device(devices_[0]); });
   return one_device ? Reach::kAnything : Reach::kLegacy;

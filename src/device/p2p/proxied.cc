@@ -34,8 +34,8 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
     return make_error(StatusCode::kInternal, "rank {}: the LL and LL128 protocols cannot be used between hosts", rank_);
   ConnectionKey name = key;
   name.inline_only = lines;
-  auto found = std::find_if(proxied_.begin(), proxied_.end(),
-                            [&](const Proxied& r) { return r.connection.key == key && r.connection.form == form; });
+  auto found = std::ranges::find_if(
+      proxied_, [&](const Proxied& r) { return r.connection.key == key && r.connection.form == form; });
   std::vector<Rank> readers;
   for (Rank r = 0; r < nranks_ && writes; ++r)
     if (key.group == kUnicast ? r == key.reader
@@ -64,8 +64,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
     else proxy->receive_into(name, channels);
     found = proxied_.insert(proxied_.end(), {connection, ends, !writes});
   }
-  if (!found->ready)
-    found->ready = std::all_of(readers.begin(), readers.end(), [&](Rank r) { return proxy->is_received(name, r); });
+  if (!found->ready) found->ready = std::ranges::all_of(readers, [&](Rank r) { return proxy->is_received(name, r); });
   return found->ready ? std::optional<Ends>(found->ends) : std::nullopt;
 }
 
@@ -77,8 +76,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::proxy_slots(c
   ConnectionKey name = key;
   name.reader = reader;
   name.inline_only = false;  // slots have only one kind
-  auto found =
-      std::find_if(proxy_streams_.begin(), proxy_streams_.end(), [&](const ProxyStream& s) { return s.key == name; });
+  auto found = std::ranges::find_if(proxy_streams_, [&](const ProxyStream& s) { return s.key == name; });
   const bool writes = key.writer == rank_;
   if (found == proxy_streams_.end()) {
     ProxyStream s{name, {}, {}, !writes};

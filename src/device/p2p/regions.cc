@@ -83,7 +83,7 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
     return make_error(StatusCode::kExhausted,
                       "{} regions exist, the maximum of a communicator: deregister some, or register whole allocations",
                       kMaxRegions);
-  const bool others = std::count(world_.same_process.begin(), world_.same_process.end(), false) != 0;
+  const bool others = std::ranges::count(world_.same_process, false) != 0;
   return others ? cuda::check(d->ipc_get_mem_handle(&offer->handle, offer->base), "cuIpcGetMemHandle") : Status();
 }
 
@@ -230,8 +230,7 @@ uint32_t SharedRegions::find(const void* ptr, uint64_t bytes) const {
 
 bool SharedRegions::any_agreed() const {
   const std::lock_guard lock(mutex_);
-  return world_.reach == Reach::kAgreed &&
-         std::any_of(regions_.begin(), regions_.end(), [](const Region& r) { return r.ptr != 0; });
+  return world_.reach == Reach::kAgreed && std::ranges::any_of(regions_, [](const Region& r) { return r.ptr != 0; });
 }
 
 }  // namespace rondo

@@ -62,7 +62,7 @@ Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::stri
   char text[256] = {};
   RONDO_TRY(check(d->device_name(text, sizeof text - 1, device), "cuDeviceGetName"));
   g.name = text;
-  std::replace(g.name.begin(), g.name.end(), '"', '\'');
+  std::ranges::replace(g.name, '"', '\'');
   RONDO_TRY(check(d->device_pci_bus_id(text, sizeof text - 1, device), "cuDeviceGetPCIBusId"));
   g.pci = lower(text);
   size_t bytes = 0;
@@ -191,7 +191,7 @@ PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, in
     if (end_a && end_b && i > 0) common = i;
     if (end_a != end_b || (i < std::min(a.size(), b.size()) && a[i] != b[i])) break;
   }
-  const auto count = [](std::string_view text) { return static_cast<long>(std::count(text.begin(), text.end(), '/')); };
+  const auto count = [](std::string_view text) { return static_cast<long>(std::ranges::count(text, '/')); };
   const std::string_view shared = a.substr(0, common);
   const size_t root_at = shared.rfind("/pci");
   if (root_at == std::string_view::npos)  // no common root complex
