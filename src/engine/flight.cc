@@ -3,8 +3,6 @@
 // when it is called.
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "base/process_name.h"
 #include "engine/queue.h"
 #include "plan/describe_program.h"

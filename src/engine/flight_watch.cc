@@ -6,7 +6,6 @@
 #include <semaphore.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>

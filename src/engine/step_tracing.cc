@@ -1,6 +1,5 @@
 // Traced steps of the Executor. They execute the same steps and add a record for each. They are separate functions.
 // Therefore the untraced path has only one additional, well predicted branch.
-#include <algorithm>
 #include <bit>
 
 #include "engine/executor.h"

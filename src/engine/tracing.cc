@@ -4,8 +4,6 @@
 #include <time.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"

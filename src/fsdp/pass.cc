@@ -1,7 +1,5 @@
 #include "fsdp/pass.h"
 
-#include <algorithm>
-
 namespace rondo::fsdp {
 
 Engine::Pass::Pass(Engine& engine, Impl& impl, PassKind kind)

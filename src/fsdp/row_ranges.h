@@ -5,7 +5,6 @@
 // Rank 0 writes tensors without elements.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "fsdp/safetensors.h"

@@ -1,7 +1,6 @@
 #include "fsdp/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 
 #include "base/codec.h"

@@ -1,6 +1,5 @@
 // The device API and one-sided operations need GPU memory. They are refused with a remedy. Functions on teams are rank
 // arithmetic, so they work.
-#include <string>
 
 #include "nccl/abi.h"
 #include "nccl/comm.h"

@@ -2,7 +2,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 
 #include "nccl/abi.h"
 #include "nccl/process.h"

@@ -1,8 +1,6 @@
 #include "nccl/call_config.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <set>
 #include <string_view>
 

@@ -2,7 +2,6 @@
 // variables; process.h reads it once. docs/nccl.md has the table for users. Thread safety: values.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>

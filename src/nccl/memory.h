@@ -7,7 +7,6 @@
 
 #include <cstddef>
 
-#include "nccl/abi.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "nccl/comm.h"

@@ -1,7 +1,5 @@
 #include "nccl/result.h"
 
-#include <mutex>
-
 #include "nccl/comm.h"
 #include "nccl/process.h"
 

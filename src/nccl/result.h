@@ -2,7 +2,6 @@
 // too: kInvalidArgument for NCCL's InvalidArgument, kUnsupported for InvalidUsage. Thread safety: any thread.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "base/error.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "schedule/check_program.h"
-#include "schedule/check_races.h"
 
 namespace rondo::check {
 

@@ -3,7 +3,6 @@
 // check_machine.cc steps it; check_end.cc explains the failure when no lane can move.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>

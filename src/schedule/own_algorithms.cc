@@ -1,6 +1,5 @@
 #include "schedule/own_algorithms.h"
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <set>

@@ -3,12 +3,10 @@
 // Thread safety: only the owner writes, except the flags. A stored key publishes an entry with release.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "device/driver/driver.h"
 #include "transport/proxy.h"
-#include "transport/transport.h"
 
 namespace rondo {
 

@@ -1,6 +1,5 @@
 // Ends of connections between hosts: pinned memory on either side. The host transport's proxy keeps both equal.
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/round_up.h"

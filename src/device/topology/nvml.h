@@ -6,7 +6,6 @@
 // Thread safety: any thread; call set_nvml before the first use.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 namespace rondo {
