@@ -100,7 +100,8 @@ class Script {
       if (!has(u)) gather(u);
       if (again_ && o_.backward_order == BackwardPrefetch::kPre) gather_ahead(backward_, i, o_.backward_prefetch);
       wait(u);
-      compute_gradients(u);
+      if (const int buffer = unit(u).grad_buffer; buffer >= 0) wait_for_reduction(static_cast<size_t>(buffer));
+      add(Act::kBackward, u);
       release(u);
       if (again_ && o_.backward_order == BackwardPrefetch::kPost) gather_ahead(backward_, i, o_.backward_prefetch);
       reduce(u);
@@ -117,11 +118,6 @@ class Script {
     if (pending < 0) return;
     add(Act::kWaitReduce, pending);
     pending = -1;
-  }
-  void compute_gradients(int u) {
-    const int buffer = unit(u).grad_buffer;
-    if (buffer >= 0) wait_for_reduction(static_cast<size_t>(buffer));
-    add(Act::kBackward, u);
   }
   // Gradients in a shared buffer are reduced in every micro-batch and added to the owners' sums.
   void reduce(int u) {

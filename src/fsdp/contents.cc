@@ -68,9 +68,7 @@ Status add_file(const std::string& path, Contents* c) {
   return {};
 }
 
-Expected<Contents> read_files(const std::string& what, std::vector<std::string> paths) {
-  std::ranges::sort(paths);
-  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+Expected<Contents> read_files(const std::string& what, const std::set<std::string>& paths) {
   Contents c;
   for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));
   for (auto& [name, t] : c.parameters) {
@@ -87,14 +85,14 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
     return bad_checkpoint(path,
                           "weight_map: expected a JSON object of tensors and their files that is not nested too deep");
-  std::vector<std::string> files;
+  std::set<std::string> files;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
                       file.get_ref<const std::string&>().find('/') == std::string::npos;
     if (!good) return bad_checkpoint(path, "weight_map.{}: expected a file of this folder", name);
-    files.push_back(folder + "/" + file.get<std::string>());
+    files.insert(folder + "/" + file.get<std::string>());
   }
-  RONDO_TRY_ASSIGN(Contents c, read_files(folder, std::move(files)));
+  RONDO_TRY_ASSIGN(Contents c, read_files(folder, files));
   for (const auto& [name, file] : json["weight_map"].items()) {
     const auto t = c.parameters.find(name);
     const std::string expected = folder + "/" + file.get<std::string>();
@@ -104,12 +102,12 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   return c;
 }
 
-std::vector<std::string> shards_in(const std::string& folder) {
-  std::vector<std::string> shards;
+std::set<std::string> shards_in(const std::string& folder) {
+  std::set<std::string> shards;
   std::error_code failed;
   for (std::filesystem::directory_iterator it(folder, failed), end; !failed && it != end; it.increment(failed)) {
     const std::string name = it->path().filename();
-    if (name.starts_with("shard-") && name.ends_with(".safetensors")) shards.push_back(folder + "/" + name);
+    if (name.starts_with("shard-") && name.ends_with(".safetensors")) shards.insert(folder + "/" + name);
   }
   return shards;
 }
@@ -124,7 +122,7 @@ Expected<Contents> inspect(const std::string& path) {
   const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors";
   if (exists(index)) return read_index(path, index);
   if (exists(single)) return read_files(path, {single});
-  if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
+  if (const auto shards = shards_in(path); !shards.empty()) return read_files(path, shards);
   return bad_checkpoint(path,
                         "there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
                         "in it: it is not a complete checkpoint",

@@ -22,12 +22,6 @@ ncclConfig_t unset() {
   return c;
 }
 
-int int_at(const ncclConfig_t& c, const ConfigField& f) {
-  int value = 0;
-  std::memcpy(&value, reinterpret_cast<const std::byte*>(&c) + f.offset, sizeof value);
-  return value;
-}
-
 }  // namespace
 
 #define RONDO_FIELD(name, since, least, most) \
@@ -83,7 +77,8 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
   RONDO_TRY_ASSIGN(const ncclConfig_t c, normalise(config));
   for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f) {
     if (f->bytes != sizeof(int)) continue;  // a string
-    const int value = int_at(c, *f);
+    int value = 0;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(&c) + f->offset, sizeof value);
     if (value == NCCL_CONFIG_UNDEF_INT || (value >= f->least && value <= f->most)) continue;
     const std::string expected =
         f->most == kAny ? fmt::format("{} or more", f->least) : fmt::format("{} to {}", f->least, f->most);

@@ -51,7 +51,6 @@ struct CheckClaims {
   std::optional<Cost> cost;
   bool cost_is_bound = false;  // less is fine: another root has this cost
   bool rank_order = false;
-  std::optional<uint64_t> order_fingerprint;  // the expression trees of an earlier report
 };
 
 struct CheckReport {

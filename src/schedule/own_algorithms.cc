@@ -74,14 +74,11 @@ Status prove_before_and_after(const Algorithm& a, const Algorithm& other, const 
   return {};
 }
 
-std::atomic<bool>& without_proof() {
-  static std::atomic<bool> yes = false;
-  return yes;
-}
+std::atomic<bool> without_proof = false;
 
 }  // namespace
 
-void register_without_proof() { without_proof() = true; }
+void register_without_proof() { without_proof = true; }
 
 Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts) {
   const int nranks = hosts.nranks();
@@ -117,14 +114,14 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
   static std::mutex one_after_the_other;  // otherwise two new rows might never be proven before and after each other
   const std::lock_guard lock(one_after_the_other);
   RONDO_TRY(check_new(algorithm));
-  if (without_proof()) return add_row(algorithm);
+  if (without_proof) return add_row(algorithm);
   RONDO_TRY(prove_for_registration(algorithm));
   return add_row(algorithm);
 }
 
 Status prove_own_algorithms(const HostLayout& hosts) {
   const std::span<const Algorithm> own = own_algorithms();
-  if (without_proof()) return unsupported("this process registers algorithms without a proof, therefore it runs none");
+  if (without_proof) return unsupported("this process registers algorithms without a proof, therefore it runs none");
   if (own.empty() || (hosts.one_host() && hosts.nranks() <= kProvenRanks)) return {};
   static std::mutex mutex;
   static std::set<std::string> proven;  // layouts; rows are frozen once a communicator is made
