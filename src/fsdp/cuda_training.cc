@@ -79,14 +79,17 @@ class CudaTraining final : public fsdp::Device {
     const cuda::CurrentContext current(context_.get());
     RONDO_TRY(current.status());
     const uint64_t need = std::max<uint64_t>(64, bytes);
-    const auto fits = spare_.lower_bound(need);
-    if (fits == spare_.end() || fits->first > 2 * need) {
-      RONDO_TRY_ASSIGN(auto made, cuda::DeviceMemory::make(need));
-      return zeroed(std::move(made));
+    cuda::DeviceMemory memory;
+    if (const auto fits = spare_.lower_bound(need); fits != spare_.end() && fits->first <= 2 * need) {
+      memory = std::move(fits->second);
+      spare_.erase(fits);
+    } else {
+      RONDO_TRY_ASSIGN(memory, cuda::DeviceMemory::make(need));
     }
-    cuda::DeviceMemory again = std::move(fits->second);
-    spare_.erase(fits);
-    return zeroed(std::move(again));
+    RONDO_TRY(cuda::clear(compute_, memory.get(), memory.size_bytes()));
+    auto* const begin = memory.as();
+    memory_.emplace(begin, std::move(memory));
+    return begin;
   }
   // cuMemFree waits for all work of the context, also for a peer's kernel if ranks are threads on one device. That
   // kernel may be waiting for this rank. Therefore memory is kept, not freed.
@@ -168,12 +171,6 @@ class CudaTraining final : public fsdp::Device {
         host_(context_.get()) {}
   cuda::Stream stream_of(fsdp::Line line) const {
     return line == fsdp::Line::kCompute ? compute_ : communication_.get();
-  }
-  Expected<std::byte*> zeroed(cuda::DeviceMemory memory) {
-    RONDO_TRY(cuda::clear(compute_, memory.get(), memory.size_bytes()));
-    auto* const begin = memory.as();
-    memory_.emplace(begin, std::move(memory));
-    return begin;
   }
   Status launch(std::string_view kernel, OptimizerArgs& args, uint64_t threads_wanted) {
     if (args.num_elems == 0) return {};

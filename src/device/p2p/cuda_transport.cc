@@ -59,10 +59,10 @@ Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool o
   return place;
 }
 
-// Address of a rank's slab in this process.
-Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
+// Address of a place in a rank's slab in this process.
+Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab, uint64_t offset) {
   auto& slabs = reached_[static_cast<size_t>(owner)];
-  if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
+  if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab] + offset;
   const Status not_made(StatusCode::kInternal,
                         fmt::format("rank {} refers to a block of memory that rank {} has not made", owner, owner));
   if (slab >= DevicePage::kMaxSlabs) return not_made;
@@ -88,7 +88,7 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
     opened_.push_back(mapped);
     slabs[slab] = reinterpret_cast<std::byte*>(mapped);
   }
-  return slabs[slab];
+  return slabs[slab] + offset;
 }
 
 Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters) {
@@ -163,10 +163,8 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
   const HalfEntry* const in = unicast ? find(key.reader, half_name(connection, false)) : out;
   if (out == nullptr || in == nullptr) return std::optional<Ends>();
   Ends ends;
-  RONDO_TRY_ASSIGN(std::byte * inbox, reach(unicast ? key.reader : key.writer, in->slab));
-  RONDO_TRY_ASSIGN(std::byte * counters, reach(key.writer, out->counters_slab));
-  ends.inbox = inbox + in->inbox_offset;
-  ends.counters = counters + out->counters_offset;
+  RONDO_TRY_ASSIGN(ends.inbox, reach(unicast ? key.reader : key.writer, in->slab, in->inbox_offset));
+  RONDO_TRY_ASSIGN(ends.counters, reach(key.writer, out->counters_slab, out->counters_offset));
   ends.readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
   return std::optional<Ends>(ends);
 }
@@ -191,8 +189,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   }
   if (entry == nullptr) return std::optional<StreamSlots>();
   StreamSlots slots;
-  RONDO_TRY_ASSIGN(std::byte * data, reach(reader, entry->slab));
-  slots.data = data + entry->inbox_offset;
+  RONDO_TRY_ASSIGN(slots.data, reach(reader, entry->slab, entry->inbox_offset));
   DevicePage& page = page_of(reader);
   const auto offset =
       reinterpret_cast<std::byte*>(page.slots() + entry->counters_slab) - reinterpret_cast<std::byte*>(&page);

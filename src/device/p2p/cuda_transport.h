@@ -223,7 +223,7 @@ class CudaTransport final : public Transport {
   /// Returns zeroed memory.
   Expected<SlabAddress> carve(uint64_t bytes, bool on_host);
   Expected<SlabRemainder> take_slab(uint64_t bytes);
-  Expected<std::byte*> reach(Rank owner, uint32_t slab);
+  Expected<std::byte*> reach(Rank owner, uint32_t slab, uint64_t offset = 0);
   void hold(cuda::DeviceMemory memory);
   /// Key of this rank's half of a connection on its DevicePage.
   static uint64_t half_name(const DeviceKey& connection, bool as_writer);

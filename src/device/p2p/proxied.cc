@@ -46,10 +46,8 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
     if (writes && key.group != kUnicast) {  // in memory where local peers poll it
       RONDO_TRY(make_half(connection, true));
       const HalfEntry* const half = find(rank_, half_name(connection, true));
-      RONDO_TRY_ASSIGN(ends.inbox, reach(rank_, half->slab));
-      RONDO_TRY_ASSIGN(ends.counters, reach(rank_, half->counters_slab));
-      ends.inbox += half->inbox_offset;
-      ends.counters += half->counters_offset;
+      RONDO_TRY_ASSIGN(ends.inbox, reach(rank_, half->slab, half->inbox_offset));
+      RONDO_TRY_ASSIGN(ends.counters, reach(rank_, half->counters_slab, half->counters_offset));
       ends.readers = static_cast<uint32_t>(nranks_);
     } else {
       const uint64_t inbox = layout_.inbox_bytes(form);
