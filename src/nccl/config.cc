@@ -12,16 +12,6 @@ namespace {
 constexpr size_t kPrefixBytes = offsetof(ncclConfig_t, blocking);  // size, magic, version
 constexpr int kAny = INT_MAX;
 
-ncclConfig_t unset() {
-  ncclConfig_t c = {};
-  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f) {
-    auto* at = reinterpret_cast<std::byte*>(&c) + f->offset;
-    const int none = NCCL_CONFIG_UNDEF_INT;
-    if (f->bytes == sizeof none) std::memcpy(at, &none, sizeof none);
-  }
-  return c;
-}
-
 }  // namespace
 
 #define RONDO_FIELD(name, since, least, most) \
@@ -54,24 +44,29 @@ const ConfigField kConfigFields[] = {
 };
 #undef RONDO_FIELD
 
+namespace {
+
+// The fields of the caller's version; all others are unset. Errors: kInvalidArgument (magic, size).
 Expected<ncclConfig_t> normalise(const ncclConfig_t* config) {
-  ncclConfig_t own = unset();
-  own.size = sizeof own;
-  own.magic = NCCL_API_MAGIC;
-  if (config == nullptr) return own;
-  if (config->magic != NCCL_API_MAGIC)
+  if (config != nullptr && config->magic != NCCL_API_MAGIC)
     return invalid_argument("config.magic is {:#x}, not {:#x}: begin with NCCL_CONFIG_INITIALIZER", config->magic,
                             NCCL_API_MAGIC);
-  if (config->size < kPrefixBytes)
+  if (config != nullptr && config->size < kPrefixBytes)
     return invalid_argument("config.size is {}: less than {} bytes, the minimum of all versions", config->size,
                             kPrefixBytes);
-  own.version = config->version;
-  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f)
-    if (f->since <= config->version && f->offset + f->bytes <= config->size)
-      std::memcpy(reinterpret_cast<std::byte*>(&own) + f->offset,
-                  reinterpret_cast<const std::byte*>(config) + f->offset, f->bytes);
+  ncclConfig_t own = {};
+  if (config != nullptr) own.version = config->version;
+  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f) {
+    auto* at = reinterpret_cast<std::byte*>(&own) + f->offset;
+    const int none = NCCL_CONFIG_UNDEF_INT;
+    if (config != nullptr && f->since <= config->version && f->offset + f->bytes <= config->size)
+      std::memcpy(at, reinterpret_cast<const std::byte*>(config) + f->offset, f->bytes);
+    else if (f->bytes == sizeof none) std::memcpy(at, &none, sizeof none);
+  }
   return own;
 }
+
+}  // namespace
 
 Expected<CommConfig> read_config(const ncclConfig_t* config) {
   RONDO_TRY_ASSIGN(const ncclConfig_t c, normalise(config));

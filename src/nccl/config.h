@@ -46,7 +46,4 @@ Expected<CommConfig> read_config(const ncclConfig_t* config);
 /// read_setting.
 Expected<std::string> settings_of(const CommConfig& config, Memory memory);
 
-/// The fields of the caller's version; all others are unset. Errors: kInvalidArgument (magic, size).
-Expected<ncclConfig_t> normalise(const ncclConfig_t* config);
-
 }  // namespace rondo::nccl

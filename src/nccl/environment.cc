@@ -39,11 +39,11 @@ std::string obey(std::string_view name, std::string_view value, Environment& env
   if (name == "NCCL_COMM_ID") env.comm_id = value;
   if (name == "NCCL_SOCKET_IFNAME") env.settings += fmt::format("socket_ifname = {}\n", value);
   if (name == "NCCL_ALGO") {
-    const std::string_view algorithm = algorithm_named(value);
-    if (algorithm.empty())
+    const std::string v = lower(value);
+    if (v != "ring" && v != "tree")
       return fmt::format("'{}': only Ring and Tree have an equivalent here; use RONDO_ALGO for rondo's own algorithms",
                          value);
-    env.settings += fmt::format("algo = {}\n", algorithm);
+    env.settings += fmt::format("algo = {}\n", v);
   }
   if (name == "NCCL_PROTO") {
     const std::string v = lower(value);
@@ -76,11 +76,6 @@ const char* const* find_parameter(std::string_view name) {
   for (const char* const* key = kParameterKeys; *key != nullptr; ++key)
     if (*key == name) return key;
   return nullptr;
-}
-
-std::string_view algorithm_named(std::string_view nccl_name) {
-  const std::string name = lower(nccl_name);
-  return name == "ring" ? "ring" : name == "tree" ? "tree" : "";
 }
 
 Environment read_environment(const char* const* variables) {

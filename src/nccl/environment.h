@@ -40,7 +40,5 @@ Environment read_environment(const char* const* variables);
 
 /// NCCL's names are not case-sensitive.
 std::string lower(std::string_view text);
-/// The rondo algorithm for NCCL's name ("Ring", "TREE"); empty if there is none.
-std::string_view algorithm_named(std::string_view nccl_name);
 
 }  // namespace rondo::nccl

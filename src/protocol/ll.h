@@ -32,8 +32,6 @@ inline constexpr uint32_t kLlStepMask = (1u << 24) - 1;
 inline constexpr uint64_t kLlFillPeriod = uint64_t{1} << 23;
 
 constexpr uint64_t ll_lines(uint64_t bytes) { return (bytes + kLlDataBytes - 1) / kLlDataBytes; }
-/// Returns the slot size for messages of this size.
-constexpr uint64_t ll_slot_bytes(uint64_t message_bytes) { return ll_lines(message_bytes) * kLlLineBytes; }
 
 constexpr uint32_t make_ll_flag(uint32_t fingerprint, uint64_t step) {
   static_assert(kFingerprints % 255 == 0);

@@ -23,8 +23,6 @@ namespace rondo {
 inline constexpr uint32_t kLl128LineBytes = 128, kLl128DataBytes = 120, kLl128Pieces = 8;
 
 constexpr uint64_t ll128_lines(uint64_t bytes) { return (bytes + kLl128DataBytes - 1) / kLl128DataBytes; }
-/// Returns the slot size for messages of this size.
-constexpr uint64_t ll128_slot_bytes(uint64_t message_bytes) { return ll128_lines(message_bytes) * kLl128LineBytes; }
 
 template <class Mem>
 struct Ll128 {

@@ -203,20 +203,20 @@ void pass_messages(Connection& c, int n, Send send, Receive receive) {
 
 TEST(Ll, MessagesAcrossTheWrapAndTheFilling) {
   for (const uint64_t first : {uint64_t{0}, kLlFillPeriod - 10, 2 * kLlFillPeriod - 100, 4 * kLlFillPeriod - 3}) {
-    Connection c(static_cast<uint32_t>(ll_slot_bytes(kMaxBytes)), first);
+    Connection c(static_cast<uint32_t>(ll_lines(kMaxBytes) * kLlLineBytes), first);
     pass_messages(c, 500, send_ll, receive_ll);
   }
 }
 
 TEST(Ll128, Messages) {
   for (const uint64_t first : {uint64_t{0}, kStepMask - 100}) {
-    Connection c(static_cast<uint32_t>(ll128_slot_bytes(kMaxBytes)), first);
+    Connection c(static_cast<uint32_t>(ll128_lines(kMaxBytes) * kLl128LineBytes), first);
     pass_messages(c, 500, send_ll128, receive_ll128);
   }
 }
 
 TEST(Ll128, OtherOperationsAreMismatches) {
-  Connection c(static_cast<uint32_t>(ll128_slot_bytes(kMaxBytes)), 0);
+  Connection c(static_cast<uint32_t>(ll128_lines(kMaxBytes) * kLl128LineBytes), 0);
   send_ll128(c);
   WordPair data;
   EXPECT_EQ(load_ll128(c.slot(0), 0, kName + 1, 0, data), Arrival::kMismatch);
@@ -228,7 +228,7 @@ TEST(Ll128, OtherOperationsAreMismatches) {
 TEST(Ll, LineOfLongAgoIsNotTakenForAMessage) {
   const uint64_t long_ago = 3, now = long_ago + (uint64_t{1} << 24);
   const uint32_t flag = make_ll_flag(kName, now);
-  Connection c(static_cast<uint32_t>(ll_slot_bytes(kMaxBytes)), 0);
+  Connection c(static_cast<uint32_t>(ll_lines(kMaxBytes) * kLlLineBytes), 0);
   std::byte* last_line = c.slot(now) + c.bytes - kLlLineBytes;
   Ll<HostMem>::store(last_line, 99, make_ll_flag(kName, long_ago));
   uint64_t data;

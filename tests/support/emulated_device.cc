@@ -108,9 +108,10 @@ EmulatedDevices::Connection& EmulatedDevices::connection(const ConnectionKey& ke
   Connection& c = it->second;
   if (!made) return c;
   const uint32_t counters = static_cast<uint32_t>(shape_.nranks) + 1, lines = shape_.num_lines;
-  if (form == ConnectionForm::kWords) c.slot_bytes = static_cast<uint32_t>(ll_slot_bytes(shape_.max_message_bytes));
+  if (form == ConnectionForm::kWords)
+    c.slot_bytes = static_cast<uint32_t>(ll_lines(shape_.max_message_bytes) * kLlLineBytes);
   if (form == ConnectionForm::kWideLines)
-    c.slot_bytes = static_cast<uint32_t>(ll128_slot_bytes(shape_.max_message_bytes));
+    c.slot_bytes = static_cast<uint32_t>(ll128_lines(shape_.max_message_bytes) * kLl128LineBytes);
   for (uint32_t channel = 0; channel < shape_.max_channels; ++channel) {
     FifoView v;
     v.num_lines = lines;
