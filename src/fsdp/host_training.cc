@@ -68,21 +68,6 @@ Expected<std::byte*> HostTraining::allocate(uint64_t bytes) {
 }
 void HostTraining::free(std::byte* memory) { ::free(memory); }
 
-Status HostTraining::zero(void* at, uint64_t bytes) {
-  std::memset(at, 0, bytes);
-  return {};
-}
-Status HostTraining::copy(fsdp::Line, void* to, const void* from, uint64_t bytes) { return read(to, from, bytes); }
-Status HostTraining::read(void* to, const void* from, uint64_t bytes) {
-  if (bytes != 0) std::memcpy(to, from, bytes);
-  return {};
-}
-Status HostTraining::write(void* to, const void* from, uint64_t bytes) { return read(to, from, bytes); }
-
-Status HostTraining::step(const fsdp::StepCall& c) {
-  fsdp::optimizer_step(c.config, c.step, c.scale, c.num_elems, c.params, c.grads, c.states);
-  return {};
-}
 Status HostTraining::add(uint64_t n, float* __restrict to, const float* __restrict from) {
   for (uint64_t i = 0; i < n; ++i) to[i] += from[i];
   return {};

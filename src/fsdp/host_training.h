@@ -3,6 +3,8 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <cstring>
+
 #include "fsdp/optimizer_rules.h"
 #include "rondo/fsdp/device.h"
 
@@ -25,11 +27,20 @@ class HostTraining : public fsdp::Device {
   Status wait(fsdp::Line, Event*) final { return {}; }
   Status await(Event*) final { return {}; }
   Status synchronize(fsdp::Line) final { return {}; }
-  Status zero(void* at, uint64_t bytes) final;
-  Status copy(fsdp::Line, void* to, const void* from, uint64_t bytes) final;
-  Status read(void* to_host, const void* from, uint64_t bytes) final;
-  Status write(void* to, const void* from_host, uint64_t bytes) final;
-  Status step(const fsdp::StepCall& call) final;
+  Status zero(void* at, uint64_t bytes) final {
+    std::memset(at, 0, bytes);
+    return {};
+  }
+  Status copy(fsdp::Line, void* to, const void* from, uint64_t bytes) final { return read(to, from, bytes); }
+  Status read(void* to, const void* from, uint64_t bytes) final {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+    return {};
+  }
+  Status write(void* to, const void* from, uint64_t bytes) final { return read(to, from, bytes); }
+  Status step(const fsdp::StepCall& c) final {
+    fsdp::optimizer_step(c.config, c.step, c.scale, c.num_elems, c.params, c.grads, c.states);
+    return {};
+  }
   Status add(uint64_t num_elems, float* to, const float* from) final;
   Status scale(uint64_t num_elems, float factor, float* x) final;
   Status add_squares(uint64_t num_elems, const float* x, double* lanes) final;
