@@ -106,17 +106,15 @@ Status Tracing::write_trace(std::string_view why) {
   return trace_->write(trace_path(directory_, trace_->identity(), sessions_), why);
 }
 
-Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes) {
+// calls: the current ones of a communicator of device memory, if they are known already.
+Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes,
+                           std::optional<std::vector<FlightCurrent>> calls) {
   FlightRecord record = queue_.flight_record(lanes);
-  if (device_calls_ != nullptr) {
-    record.current = device_calls_();
+  if (!calls && device_calls_ != nullptr) calls = device_calls_();
+  if (calls) {
+    record.current = std::move(*calls);
     record.current_known = true;
   }
-  return write_record(std::move(record), directory, trigger, failing);
-}
-
-Status Tracing::write_record(FlightRecord record, const std::string& directory, std::string_view trigger,
-                             const Status* failing) const {
   record.host = this_host();
   record.trigger = trigger;
   if (failing != nullptr) record.status = *failing;
@@ -129,12 +127,8 @@ void Tracing::failing(const Status& status) {
 }
 
 void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> calls) {
-  if (!settings_.flight_directory.empty()) {
-    FlightRecord record = queue_.flight_record(false);
-    record.current = std::move(calls);
-    record.current_known = true;
-    complain(write_record(std::move(record), settings_.flight_directory, "error", &status));
-  }
+  if (!settings_.flight_directory.empty())
+    complain(write_look(settings_.flight_directory, "error", &status, false, std::move(calls)));
   const std::lock_guard lock(trace_mutex_);
   if (trace_ != nullptr) complain(write_trace(status.message()));
 }

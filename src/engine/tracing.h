@@ -12,8 +12,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/setting_table.h"
 #include "engine/queue.h"
@@ -72,9 +74,8 @@ class Tracing {
 
  private:
   Status write_trace(std::string_view why);
-  Status write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes);
-  Status write_record(FlightRecord record, const std::string& directory, std::string_view trigger,
-                      const Status* failing) const;
+  Status write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes,
+                    std::optional<std::vector<FlightCurrent>> calls = {});
 
   OperationQueue& queue_;
   const TraceSettings settings_;
