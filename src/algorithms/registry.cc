@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 
 #include "algorithms/all_to_all.h"
 #include "algorithms/barrier.h"

@@ -1,4 +1,6 @@
-// Errors with a formatted text. Includes fmt for its users.
+// A Status with a formatted text. A fixed text needs only Status's constructor. Includes fmt for its users.
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <fmt/format.h>

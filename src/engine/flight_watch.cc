@@ -21,7 +21,9 @@
 namespace rondo {
 namespace {
 
-sem_t signalled;  // posted by the handler; never destroyed, since a handler may be running
+// Posted by the handler. Never destroyed, because a handler may be running. Each watcher initialises it again: posts of
+// an earlier watcher, or of the process that forked this one, count for nobody.
+sem_t signalled;
 
 void on_signal(int) {
   const int saved = errno;

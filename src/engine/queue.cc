@@ -20,7 +20,7 @@ bool independent(const Operation& x, const Operation& y) {
 
 }  // namespace
 
-// A waiting thread has left with operations outstanding.
+// The last waiting thread has left while operations are outstanding.
 void OperationQueue::kick_helper() {
   if (ProgressThread* helper = helper_.load(std::memory_order_acquire)) helper->kick();
 }

@@ -106,7 +106,8 @@ Status Tracing::write_trace(std::string_view why) {
   return trace_->write(trace_path(directory_, trace_->identity(), sessions_), why);
 }
 
-// calls: the current ones of a communicator of device memory, if they are known already.
+// calls: the current ones of a communicator of device memory, if the caller knows them. The watcher of the device does,
+// and must not call back into it.
 Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes,
                            std::optional<std::vector<FlightCurrent>> calls) {
   FlightRecord record = queue_.flight_record(lanes);

@@ -1,6 +1,7 @@
 // Collects the whole model at rank 0, one unit at a time. The ranks of the first shard group send their parts.
 #include <algorithm>
 #include <memory>
+#include <string>
 
 #include "base/error.h"
 #include "fsdp/host_calls.h"

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"

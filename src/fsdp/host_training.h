@@ -32,11 +32,11 @@ class HostTraining : public fsdp::Device {
     return {};
   }
   Status copy(fsdp::Line, void* to, const void* from, uint64_t bytes) final { return read(to, from, bytes); }
-  Status read(void* to, const void* from, uint64_t bytes) final {
-    if (bytes != 0) std::memcpy(to, from, bytes);
+  Status read(void* to_host, const void* from, uint64_t bytes) final {
+    if (bytes != 0) std::memcpy(to_host, from, bytes);
     return {};
   }
-  Status write(void* to, const void* from, uint64_t bytes) final { return read(to, from, bytes); }
+  Status write(void* to, const void* from_host, uint64_t bytes) final { return read(to, from_host, bytes); }
   Status step(const fsdp::StepCall& c) final {
     fsdp::optimizer_step(c.config, c.step, c.scale, c.num_elems, c.params, c.grads, c.states);
     return {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "fsdp/host_calls.h"
 #include "fsdp/manifest.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "base/error.h"
 #include "fsdp/json.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "fsdp/file.h"

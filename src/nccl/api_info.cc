@@ -1,5 +1,6 @@
 // Versions, errors and logs, groups, and queries of a communicator.
 #include <cstring>
+#include <string>
 
 #include "config/encryption.h"
 #include "nccl/abi.h"
@@ -44,7 +45,7 @@ Status set_suspended(Comm& comm, bool suspend, int flags) {
   RONDO_TRY(comm.ready());
   // There is no device memory to release or to take back: only the state changes.
   if (comm.suspended.exchange(suspend) == suspend)
-    return unsupported("the communicator is {} suspended", suspend ? "already" : "not");
+    return suspend ? unsupported("the communicator is already suspended") : unsupported("the communicator is not suspended");
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "nccl/abi.h"
 #include "nccl/process.h"

@@ -1,5 +1,7 @@
 #include "nccl/result.h"
 
+#include <string>
+
 #include "nccl/comm.h"
 #include "nccl/process.h"
 

@@ -281,11 +281,14 @@ CheckReport check_roots(const Algorithm& algorithm, const HostLayout& hosts, con
       if (collective_is_rooted(algorithm.collective)) one.reason = fmt::format("root {}: {}", root, one.reason);
       return one;
     }
-    for (auto figure : {&CheckReport::steps, &CheckReport::sent_chunks, &CheckReport::crossings,
-                        &CheckReport::host_sent_chunks, &CheckReport::scratch_chunks, &CheckReport::instructions})
-      one.*figure = std::max(one.*figure, all.*figure);
-    for (auto depth : {&CheckReport::fifo_depth, &CheckReport::fifo_depth_sliced})
-      one.*depth = std::max(one.*depth, all.*depth);
+    one.steps = std::max(one.steps, all.steps);
+    one.sent_chunks = std::max(one.sent_chunks, all.sent_chunks);
+    one.crossings = std::max(one.crossings, all.crossings);
+    one.host_sent_chunks = std::max(one.host_sent_chunks, all.host_sent_chunks);
+    one.scratch_chunks = std::max(one.scratch_chunks, all.scratch_chunks);
+    one.fifo_depth = std::max(one.fifo_depth, all.fifo_depth);
+    one.fifo_depth_sliced = std::max(one.fifo_depth_sliced, all.fifo_depth_sliced);
+    one.instructions = std::max(one.instructions, all.instructions);
     all = one;
   }
   const Cost cost = cost_of(algorithm, hosts);

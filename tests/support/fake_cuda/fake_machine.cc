@@ -1,5 +1,6 @@
 #include "support/fake_cuda/fake_machine.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
