@@ -1,5 +1,6 @@
 // ThreadControl: the control plane of ranks that init_all has made as threads of this process, and the making of their
-// communicators. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
+// communicators. The ranks share one ThreadMeeting: a table, a mutex, a condition variable, and the memory of their
+// transports.
 //
 // Thread safety: ThreadMeeting from any thread. ThreadControl: see ControlPlane.
 #pragma once
@@ -19,7 +20,7 @@
 
 namespace rondo {
 
-/// The state that the ranks of one communicator of threads share.
+/// The state that the ranks of one communicator of threads share. Make it by create().
 class ThreadMeeting {
  public:
   /// A rank's contribution to a gather.
@@ -86,7 +87,7 @@ class ThreadMeeting {
   std::map<std::vector<bool>, std::shared_ptr<Gathering>> gatherings_;  // by excluded ranks
 };
 
-/// Makes the communicators of all ranks of a new world, by rank.
+/// Makes the communicators of all ranks, by rank.
 Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(
     int nranks, const ChildOptions& options, const std::vector<int>& devices = {});
 

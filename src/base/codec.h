@@ -32,7 +32,7 @@ constexpr bool is_std_array = false;
 template <class T, size_t kSize>
 constexpr bool is_std_array<std::array<T, kSize>> = true;
 
-/// Values that travel as they lie in memory: numbers, enums, and arrays of them.
+/// Values that travel as they lie in memory: numbers, enums, and arrays of trivially copyable values.
 template <class T>
 concept CodecPacked = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_bounded_array_v<T> || is_std_array<T>;
 

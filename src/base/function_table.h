@@ -1,4 +1,5 @@
-// FunctionTable: the functions of a library that is opened at first use, or a test's replacement.
+// FunctionTable: the functions of a library that is opened at first use, or a test's replacement. A failure is final:
+// the library is not tried again.
 // Thread safety: any thread; replace before the first use.
 #pragma once
 

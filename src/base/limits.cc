@@ -30,6 +30,7 @@ std::string limit_of(int error) {
   switch (error) {
     case EFBIG: return fmt::format("raise the limit on file sizes (ulimit -f, {})", now(RLIMIT_FSIZE, " bytes"));
     case EMFILE: return fmt::format("raise the limit on open files (ulimit -n, {})", now(RLIMIT_NOFILE, ""));
+    case ENFILE: return "raise the system's limit on open files (sysctl fs.file-max)";
     case EAGAIN:
       return fmt::format("raise the limit on threads (ulimit -u, {}; a container's pids limit)", now(RLIMIT_NPROC, ""));
     default: return "";

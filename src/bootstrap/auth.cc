@@ -82,12 +82,12 @@ Secret derive_secret(const Secret& from, std::string_view text) {
   return secret;
 }
 
-Handshake::State Handshake::fail(Status why) {
+HandshakeSide::State HandshakeSide::fail(Status why) {
   status_ = std::move(why);
   return State::kFailed;
 }
 
-Handshake::State Handshake::receive(int fd, size_t wanted, std::string_view doing) {
+std::optional<HandshakeSide::State> HandshakeSide::receive(int fd, size_t wanted, std::string_view doing) {
   while (inbox_.size() < wanted) {
     char buffer[64];
     const ssize_t n = ::recv(fd, buffer, std::min(wanted - inbox_.size(), sizeof buffer), 0);
@@ -97,29 +97,29 @@ Handshake::State Handshake::receive(int fd, size_t wanted, std::string_view doin
     if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
     inbox_.append(buffer, static_cast<size_t>(n));
   }
-  return State::kAccepted;
+  return std::nullopt;
 }
 
 // Sends a short message. The socket's buffer is empty: if it does not take the whole message, the connection is broken.
-Handshake::State Handshake::send(int fd, std::string_view bytes, std::string_view doing) {
+bool HandshakeSide::send(int fd, std::string_view bytes, std::string_view doing) {
   const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  if (n == static_cast<ssize_t>(bytes.size())) return State::kUnderWay;
-  return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+  if (n == static_cast<ssize_t>(bytes.size())) return true;
+  fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+  return false;
 }
 
 // The key of the TLS session depends on the secret, the transcript and encryption.psk.
-Handshake::State Handshake::accept(int fd, TlsSession::Role role) {
+HandshakeSide::State HandshakeSide::accept(int fd, TlsSession::Role role) {
   if (!encryption_.on) return State::kAccepted;
   auto session = TlsSession::create(role, hmac_sha256(secret_, "tls" + transcript_ + encryption_.psk));
   if (!session.ok()) return fail(session.status());
   session_ = std::move(*session);
-  if (role == TlsSession::Role::kClient)
-    if (const State s = send(fd, session_->to_send(), kShaking); s != State::kUnderWay) return s;
+  if (role == TlsSession::Role::kClient && !send(fd, session_->to_send(), kShaking)) return State::kFailed;
   return shake_hands(fd);
 }
 
 // Continues a TLS handshake with the bytes that have arrived.
-Handshake::State Handshake::shake_hands(int fd) {
+HandshakeSide::State HandshakeSide::shake_hands(int fd) {
   while (!session_->ready()) {
     char buffer[4096];
     const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
@@ -130,15 +130,15 @@ Handshake::State Handshake::shake_hands(int fd) {
       return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", kShaking));
     const Status taken = session_->take({buffer, static_cast<size_t>(n)});
     const std::string answer = session_->to_send();  // after an error this is TLS's alert
-    const State sent = answer.empty() ? State::kUnderWay : send(fd, answer, kShaking);
+    const bool sent = answer.empty() || send(fd, answer, kShaking);
     if (!taken.ok()) return fail(taken);
-    if (sent != State::kUnderWay) return sent;
+    if (!sent) return State::kFailed;
   }
   return State::kAccepted;
 }
 
 ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
-    : Handshake(secret, Purpose::kMeshOnHost, {}),
+    : HandshakeSide(secret, Purpose::kMeshOnHost, {}),
       rank_(pair.client),
       proven_(true),
       expected_(hmac_sha256(secret, "server" + pair_text(pair))) {
@@ -148,22 +148,22 @@ ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
 }
 
 ClientHandshake::State ClientHandshake::start(int fd) {
-  if (proven_) return send(fd, transcript_, kProving);
+  if (proven_) return send(fd, transcript_, kProving) ? State::kUnderWay : State::kFailed;
   std::string nonce(kNonceBytes, '\0');
   if (Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(std::move(s));
   Encoder hello;
   hello.raw(kMagic)(kVersion, encryption_.on, purpose_, rank_).raw(nonce);
   transcript_ = hello.take();
-  return send(fd, transcript_, "greeting the other side");
+  return send(fd, transcript_, "greeting the other side") ? State::kUnderWay : State::kFailed;
 }
 
 ClientHandshake::State ClientHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
-    const State read = proven_ ? receive(fd, kVerdictBytes, "waiting for the verdict")
+    const auto waits = proven_ ? receive(fd, kVerdictBytes, "waiting for the verdict")
                                : receive(fd, kChallengeBytes, "waiting for the other side's challenge");
-    if (read == State::kFailed && !differs_.ok()) return fail(differs_);
-    if (read != State::kAccepted) return read;
+    if (waits == State::kFailed && !differs_.ok()) return fail(differs_);
+    if (waits) return *waits;
     if (proven_) return judge_verdict(fd);
     if (const State s = answer_challenge(fd); s != State::kUnderWay) return s;
   }
@@ -183,7 +183,7 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   inbox_.clear();
   proven_ = true;
   expected_ = hmac_sha256(secret_, "server" + transcript_);
-  return send(fd, view(hmac_sha256(secret_, "client" + transcript_)), kProving);
+  return send(fd, view(hmac_sha256(secret_, "client" + transcript_)), kProving) ? State::kUnderWay : State::kFailed;
 }
 
 ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
@@ -206,12 +206,12 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
     const size_t wanted = challenged_ ? kProofBytes : pair_of_ ? kPairHelloBytes : kHelloBytes;
-    const State read = receive(fd, wanted, kProving);
+    const auto waits = receive(fd, wanted, challenged_ ? kProving : "greeting");
     // Refuse wrong bytes at once, instead of waiting for a complete hello.
     const size_t known = std::min(inbox_.size(), kMagic.size());
     if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
       return fail(StatusCode::kMismatch, "does not use rondo's protocol");
-    if (read != State::kAccepted) return read;
+    if (waits) return *waits;
     if (challenged_) return judge_proof(fd, inbox_, transcript_);
     if (const State s = answer_hello(fd); s != State::kUnderWay) return s;
   }
@@ -229,7 +229,7 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
     std::string nonce(kNonceBytes, '\0');
     if (Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(std::move(s));
     challenge.raw(kMagic)(kVersion, encryption_.on).raw(nonce);
-    if (const State sent = send(fd, challenge.bytes(), "sending the challenge"); sent != State::kUnderWay) return sent;
+    if (!send(fd, challenge.bytes(), "sending the challenge")) return State::kFailed;
   }
   if (version != kVersion)
     return fail(StatusCode::kMismatch,
@@ -257,14 +257,14 @@ ServerHandshake::State ServerHandshake::judge_proof(int fd, std::string_view pro
     verdict(encryption_differs_ ? kDiffers : kAccept);
     verdict.raw(view(hmac_sha256(secret_, fmt::format("server{}", transcript))));
   }
-  const State sent = send(fd, verdict.bytes(), "sending the verdict");
+  const bool sent = send(fd, verdict.bytes(), "sending the verdict");
   if (wrong_secret_)
     return fail(StatusCode::kUnauthorized, fmt::format("claims rank {} and does not hold the id's secret", rank_));
   if (encryption_differs_)
     return fail(StatusCode::kMismatch,
                 fmt::format("{}, and this side {}: {}", client_encrypts_ ? "encrypts" : "does not encrypt",
                             encryption_.on ? "does" : "does not", kSetAlike));
-  return sent == State::kUnderWay ? accept(fd, TlsSession::Role::kServer) : sent;
+  return sent ? accept(fd, TlsSession::Role::kServer) : State::kFailed;
 }
 
 }  // namespace rondo

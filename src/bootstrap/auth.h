@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,7 +64,7 @@ struct RankPair {
 };
 
 /// What both sides of a handshake have in common. Neither ever blocks.
-class Handshake {
+class HandshakeSide {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
   /// Returns the reason after kFailed.
@@ -72,13 +73,14 @@ class Handshake {
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
 
  protected:
-  Handshake(const Secret& secret, Purpose purpose, Encryption encryption)
+  HandshakeSide(const Secret& secret, Purpose purpose, Encryption encryption)
       : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
   State fail(Status why);
   State fail(StatusCode code, std::string why) { return fail(Status(code, std::move(why))); }
-  /// Reads until the inbox has `wanted` bytes, and none of the following ones. kAccepted: it has them.
-  State receive(int fd, size_t wanted, std::string_view doing);
-  State send(int fd, std::string_view bytes, std::string_view doing);
+  /// Reads until the inbox has `wanted` bytes, and none of the following ones. Returns nothing when it has them.
+  std::optional<State> receive(int fd, size_t wanted, std::string_view doing);
+  /// Returns false, and fails the handshake, if the bytes cannot be sent.
+  bool send(int fd, std::string_view bytes, std::string_view doing);
   /// Ends the handshake, with TLS's own if the connection is encrypted.
   State accept(int fd, TlsSession::Role role);
   State shake_hands(int fd);
@@ -96,10 +98,10 @@ class Handshake {
 
 /// The client's side. Call start(), then advance() whenever the socket is readable. Errors: kUnauthorized (refused, or
 /// the server does not hold the secret), kPeerLost, kMismatch (another program or another version answers), kSystem.
-class ClientHandshake : public Handshake {
+class ClientHandshake : public HandshakeSide {
  public:
   ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
-      : Handshake(secret, purpose, std::move(encryption)), rank_(rank) {}
+      : HandshakeSide(secret, purpose, std::move(encryption)), rank_(rank) {}
   /// Makes the short form.
   ClientHandshake(const Secret& secret, const RankPair& pair);
   State start(int fd);
@@ -118,15 +120,15 @@ class ClientHandshake : public Handshake {
 Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Deadline& deadline);
 
 /// The server's side. Call advance() whenever the socket is readable.
-class ServerHandshake : public Handshake {
+class ServerHandshake : public HandshakeSide {
  public:
   using PairOf = std::function<RankPair(Rank)>;
   ServerHandshake(const Secret& secret, Purpose purpose, Encryption encryption = {})
-      : Handshake(secret, purpose, std::move(encryption)) {}
+      : HandshakeSide(secret, purpose, std::move(encryption)) {}
   /// Makes the short form. pair_of returns the pair for the rank that a client claims. An empty client_name means that
   /// this rank may not connect here.
   ServerHandshake(const Secret& secret, PairOf pair_of)
-      : Handshake(secret, Purpose::kMeshOnHost, {}), pair_of_(std::move(pair_of)) {}
+      : HandshakeSide(secret, Purpose::kMeshOnHost, {}), pair_of_(std::move(pair_of)) {}
   State advance(int fd);
   bool has_greeted() const { return challenged_; }  // always false in the short form, which checks a hello at once
   Rank rank() const { return rank_; }               // as claimed by the client; proven after kAccepted

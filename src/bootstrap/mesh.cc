@@ -60,8 +60,8 @@ Status make_all(const MeshRequest& request, const std::vector<Rank>& wanted, Lin
     for (auto& [peer, link] : maker.take_links()) (*links)[peer] = std::move(link);
     std::erase_if(missing, [&](Rank r) { return (*links)[r] != nullptr; });
     for (const LinkMaker::Failure& f : maker.take_failures()) RONDO_TRY(could_not_connect(request, f, deadline));
-    if (missing.empty()) return {};
     RONDO_TRY(hear(request));
+    if (missing.empty()) return {};
     if (const Status s = deadline.check("connecting"); !s.ok())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", request.rank,
                                           s.message(), list_ranks(missing), links->size()));

@@ -23,6 +23,7 @@
 #include "bootstrap/mesh_plan.h"
 #include "bootstrap/socket.h"
 #include "bootstrap/unique_id.h"
+#include "rondo/host_layout.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 

@@ -10,6 +10,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/caller_ranks.h"
 #include "bootstrap/rendezvous.h"
+#include "bootstrap/survivors.h"
 
 namespace rondo {
 

@@ -25,10 +25,14 @@ Expected<std::optional<std::string>> read_whole(const std::string& path) {
 }
 
 // The lines of set_default_settings. One for the process, because unique ids and listeners also belong to the process.
-struct {
+struct DefaultLines {
   std::mutex mutex;
   std::string lines, from;
-} default_lines;
+};
+DefaultLines& default_lines() {
+  static DefaultLines all;
+  return all;
+}
 
 }  // namespace
 
@@ -37,8 +41,8 @@ Expected<SettingValues> SettingValues::load() {
                    load([](const char* name) -> const char* { return std::getenv(name); }, read_whole));
   SettingValues weaker;
   {
-    const std::lock_guard guard(default_lines.mutex);
-    RONDO_TRY(weaker.add_lines(default_lines.lines, default_lines.from, default_lines.from));
+    const std::lock_guard guard(default_lines().mutex);
+    RONDO_TRY(weaker.add_lines(default_lines().lines, default_lines().from, default_lines().from));
   }
   for (SettingValue& v : weaker.values_)
     if (values.find(v.key) == nullptr) values.values_.push_back(std::move(v));
@@ -49,9 +53,9 @@ Status set_default_settings(const std::string& lines, const std::string& from) {
   SettingValues tried;
   RONDO_TRY(tried.add_struct(lines));
   if (!tried.unknown().empty()) return Status(StatusCode::kInvalidArgument, tried.unknown().front());
-  const std::lock_guard guard(default_lines.mutex);
-  default_lines.lines = lines;
-  default_lines.from = from;
+  const std::lock_guard guard(default_lines().mutex);
+  default_lines().lines = lines;
+  default_lines().from = from;
   return {};
 }
 

@@ -45,7 +45,8 @@ Status set_suspended(Comm& comm, bool suspend, int flags) {
   RONDO_TRY(comm.ready());
   // There is no device memory to release or to take back: only the state changes.
   if (comm.suspended.exchange(suspend) == suspend)
-    return suspend ? unsupported("the communicator is already suspended") : unsupported("the communicator is not suspended");
+    return suspend ? unsupported("the communicator is already suspended")
+                   : unsupported("the communicator is not suspended");
   return {};
 }
 

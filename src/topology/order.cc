@@ -33,27 +33,28 @@ std::vector<int> exact_ring(const Hops& hops) {
   const size_t sets = size_t{1} << others;
   std::vector<OrderCost> best(sets * others);
   const auto place = [&](size_t visited, size_t last) { return visited * others + last - 1; };
-  size_t next = 0;  // the first rank of the path that onwards() has found
+  struct Path {
+    OrderCost cost;
+    size_t next = 0;  // its first rank; 0: none is left
+  };
   const auto onwards = [&](size_t visited, size_t last) {
-    OrderCost least;
-    next = 0;
+    Path least;
     for (size_t r = 1; r <= others; ++r) {
       if ((visited >> (r - 1) & 1) != 0) continue;
       OrderCost cost = best[place(visited | size_t{1} << (r - 1), r)];
       cost += hops.at(static_cast<int>(last), static_cast<int>(r));
-      if (next != 0 && cost >= least) continue;
-      next = r;
-      least = cost;
+      if (least.next == 0 || cost < least.cost) least = {cost, r};
     }
-    if (next == 0) least += hops.at(static_cast<int>(last), 0);
+    if (least.next == 0) least.cost += hops.at(static_cast<int>(last), 0);
     return least;
   };
   for (size_t visited = sets; visited-- > 1;)
     for (size_t last = 1; last <= others; ++last)
-      if ((visited >> (last - 1) & 1) != 0) best[place(visited, last)] = onwards(visited, last);
+      if ((visited >> (last - 1) & 1) != 0) best[place(visited, last)] = onwards(visited, last).cost;
   std::vector<int> ring = {0};
-  for (size_t visited = 0; ring.size() <= others; visited |= size_t{1} << (next - 1)) {
-    onwards(visited, static_cast<size_t>(ring.back()));
+  for (size_t visited = 0; ring.size() <= others;) {
+    const size_t next = onwards(visited, static_cast<size_t>(ring.back())).next;
+    visited |= size_t{1} << (next - 1);
     ring.push_back(static_cast<int>(next));
   }
   return ring;

@@ -60,7 +60,7 @@ std::vector<Placement> place_on(const HostTopology& host, const std::vector<int>
       places.push_back({.core = cores[c],
                         .package = core.package,
                         .numa = core.numa,
-                        .pus = {pus.data() + first, pus.data() + end},
+                        .pus = std::vector<int>(&pus[first], &pus[first] + (end - first)),
                         .shared = ranks > pus.size()});
     }
   }

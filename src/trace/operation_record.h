@@ -53,6 +53,7 @@ inline uint64_t ticks() {
 #endif
 }
 
+/// Reads a clock of the system, in ns since its origin.
 inline int64_t clock_ns(clockid_t clock) {
   timespec t;
   clock_gettime(clock, &t);

@@ -13,6 +13,7 @@
 #include "bootstrap/bootstrap_harness.h"
 #include "bootstrap/mesh_plan.h"
 #include "config/setting_table.h"
+#include "rondo/host_layout.h"
 #include "support/shared.h"
 
 namespace rondo {

@@ -1,5 +1,6 @@
 // Control connections between ranks: the grid's guarantees, for all sizes and for hosts in any order.
 #include "bootstrap/mesh_plan.h"
+#include "rondo/host_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -15,6 +15,7 @@
 #include "bootstrap/link.h"
 #include "bootstrap/socket.h"
 #include "bootstrap/unique_id.h"
+#include "rondo/host_layout.h"
 
 namespace rondo {
 namespace {

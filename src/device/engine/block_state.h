@@ -1,8 +1,8 @@
 // Shared memory of a block while it runs a lane of a call: the call, the ends of the lane's connections, a window of
 // instructions with this channel's shares, and the pointer tables of the current message.
 //
-// A message's port belongs to one thread until the barrier after its poll. All other state is written by few threads and
-// read by all, with a barrier in between.
+// A message's port belongs to one thread until the barrier after its poll. All other state is written by few threads
+// and read by all, with a barrier in between.
 #pragma once
 
 #include <cstddef>

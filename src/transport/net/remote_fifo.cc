@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/memory.h"
 #include "rondo/schedule.h"
@@ -164,7 +165,7 @@ bool RemoteFifos::carry_data(SendState& o, RailSet& rails) {
 }
 
 bool RemoteFifos::carry(RailSet& rails) {
-  bool any = send_credits(rails, false);
+  bool any = send_credits(rails, Credits::kDue);
   for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, rails) : carry_data(*o, rails);
   return any;
 }
@@ -174,14 +175,14 @@ bool RemoteFifos::carry(RailSet& rails) {
 // credit travels with them at no cost, and beside long messages it costs little: then it goes after half as many. It is
 // sent at once after a message so long that writer and reader should reuse the same part of the ring, which is in their
 // caches.
-bool RemoteFifos::send_credits(RailSet& rails, bool all) {
+bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
     if (posted(o->view, o->step)) has_data_for_[static_cast<size_t>(o->reader)] = true;
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    const bool at_once = all || (r->last_bytes >= kRestartBytes && !r->used_posted_receive);
+    const bool at_once = which == Credits::kAll || (r->last_bytes >= kRestartBytes && !r->used_posted_receive);
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
     const bool cheap = has_data_for_[static_cast<size_t>(r->key.writer)] || r->last_bytes >= kLongBytes;
     if (read - r->credited_steps < (at_once ? 1 : cheap ? late / 2 : late)) continue;

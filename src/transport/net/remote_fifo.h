@@ -80,7 +80,8 @@ class RemoteFifos {
   /// Sends new messages and credits; true if there were any.
   bool carry(RailSet& rails);
   /// Sends all pending credits, or only those that are due; true if there were any.
-  bool send_credits(RailSet& rails, bool all = true);
+  enum class Credits : uint8_t { kDue, kAll };
+  bool send_credits(RailSet& rails, Credits which);
   /// True when carry() would send.
   bool has_unsent() const;
 

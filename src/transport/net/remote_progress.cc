@@ -36,7 +36,7 @@ bool RemoteTransport::move() {
   moved |= answer_leavers();
   if (std::exchange(abort_untold_, false)) tell_abort();
   if (moved) idle_passes_ = 0;
-  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->send_credits(*rails_);
+  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->send_credits(*rails_, RemoteFifos::Credits::kAll);
   return moved;
 }
 
@@ -205,7 +205,7 @@ void RemoteTransport::poll_loop() {
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
       // Other threads need the lock too.
       int moves = 0;
-      while (moves < kMovesAtOnce && (move() || fifos_->send_credits(*rails_))) ++moves;
+      while (moves < kMovesAtOnce && (move() || fifos_->send_credits(*rails_, RemoteFifos::Credits::kAll))) ++moves;
       moved = moves != 0;
       quiet = moves < kMovesAtOnce && rails_->arm();
       listens_ = quiet && !attended;

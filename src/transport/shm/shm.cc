@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/limits.h"
