@@ -307,7 +307,7 @@ TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
       options);
 }
 
-// The memory of dropped plans is used again. The plan cache holds 2,048 plans.
+// Shapes that differ only in counts share a program. The plan cache holds 2,048 plans.
 TEST(DeviceCallsTest, AnyNumberOfShapesNeedsBoundedMemory) {
   if (kSanitized) GTEST_SKIP() << "takes a minute with a sanitizer";
   const auto call_many = [](Communicator& comm) -> Status {

@@ -69,6 +69,38 @@ TEST(DeviceCountsTest, AnyNumberOfShapesNeedsAHandfulOfPrograms) {
   });
 }
 
+// A full cache drops the program that was not used for the longest time. Its memory is used again when nobody holds it.
+TEST(DeviceCountsTest, AFullCacheOfProgramsStaysBounded) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  with_devices(cuda, 2, "device_engine = interpreter", [&](Communicator& comm) -> Status {
+    constexpr uint64_t kMost = ProgramCache::kMostPrograms;
+    ProgramCache cache(engine_of(comm).transport());
+    const auto find = [&](uint64_t number) {
+      const std::vector<uint64_t> words(40, number);
+      auto found = cache.find_or_upload(std::as_bytes(std::span(words)));
+      EXPECT_TRUE(found.ok());
+      return *found;
+    };
+    for (uint64_t i = 0; i < kMost; ++i) (void)find(i);
+    const ProgramCache::Shared first = find(0), second = find(1);
+    EXPECT_EQ(cache.num_uploads(), kMost);
+    (void)find(0);
+    (void)find(kMost);  // drops 2
+    EXPECT_EQ(cache.num_uploads(), kMost + 1);
+    EXPECT_EQ(find(0), first);
+    EXPECT_EQ(cache.num_uploads(), kMost + 1);
+    (void)find(2);
+    EXPECT_EQ(cache.num_uploads(), kMost + 2);
+    const uint64_t bytes = comm.device_bytes();
+    for (uint64_t i = kMost + 1; i < 4 * kMost; ++i) {
+      const ProgramCache::Shared made = find(i);
+      EXPECT_TRUE(made != first && made != second);
+    }
+    EXPECT_LE(comm.device_bytes(), bytes + (uint64_t{2} << 20));  // one slab: two more programs are held
+    return {};
+  });
+}
+
 // Counts that all ranks draw alike.
 class RandomCounts {
  public:
