@@ -5,8 +5,9 @@
 #   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
 #                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
 #                         images of fp8 need something newer: the conversions of sm_89
-#   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on), except for the images of float, half, bfloat16, copies
-#                         and optimizers, whose registers a test checks: nvcc takes a third of the time
+#   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on) and only the lowest architecture (for fp8: all), except for
+#                         the images of float, half, bfloat16, copies and optimizers, whose registers a test checks:
+#                         nvcc takes a quarter of the time
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -80,6 +81,11 @@ function(rondo_cuda_fatbin name source)
   if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND
      NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
     list(APPEND defines -Ofc=max)
+    if(NOT name MATCHES "^fp8_")
+      list(GET RONDO_CUDA_ARCHS 0 lowest)
+      list(POP_BACK flags)
+      list(APPEND flags arch=compute_${lowest},code=[sm_${lowest},compute_${lowest}])
+    endif()
   endif()
   add_custom_command(
     OUTPUT ${fatbin}
