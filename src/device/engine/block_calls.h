@@ -74,8 +74,9 @@ class BlockCalls {
     b_.numbers[turn_][port] = static_cast<uint32_t>(step);
   }
 
-  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call) {
+  RONDO_HOST_DEVICE_INLINE void load_call(uint32_t number) {
     env_.sync();  // no thread uses the previous call any more
+    const DeviceCall& call = b_.calls[number];
     copy_words(&b_.call, &call, sizeof call);
     copy_words(&b_.program, call.program, sizeof(DeviceProgram));
     if (env_.thread() == 0) {

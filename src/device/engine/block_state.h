@@ -50,6 +50,7 @@ struct BlockState {
   uint64_t completed;     // instructions of the program, for lanes that wait for this one; thread 0
   uint64_t nowhere;       // for a call with a fallback: some rank's buffers are unreachable; lane 0, thread 0
   DeviceUnit unit;
+  const DeviceCall* calls;  // of the launch
   uint32_t first_step;
   uint32_t num_reads, num_writes;  // of the lane
   FifoReader<Mem> readers[kMaxReads];

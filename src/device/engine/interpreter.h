@@ -28,7 +28,6 @@ class Interpreter : public Messages<Env, Ops> {
 
   RONDO_HOST_DEVICE_INLINE void run() {
     const DeviceUnit* units = args_.units();
-    const DeviceCall* calls = args_.calls();
     uint32_t u = 0;
     while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
     const DeviceUnit& unit = units[u];
@@ -36,9 +35,12 @@ class Interpreter : public Messages<Env, Ops> {
     if (place >= unit.num_lanes * unit.num_channels) return;
     lane_ = place % unit.num_lanes;
     channel_ = place / unit.num_lanes;
-    if (env_.thread() == 0) b_.unit = unit;  // load_call has a barrier
+    if (env_.thread() == 0) {  // load_call has a barrier
+      b_.unit = unit;
+      b_.calls = args_.calls();
+    }
     for (call_ = unit.first_call;; ++call_) {
-      Base::load_call(calls[call_]);
+      Base::load_call(call_);
       const DeviceProgram& p = b_.program;
       if (takes_part() && !run_call())
         return leave_early(env_, b_, args_, {call_, lane_, channel_, standing_.pc, standing_.loop, true});
@@ -77,7 +79,7 @@ class Interpreter : public Messages<Env, Ops> {
     uint64_t loop = midway ? at.loop : 0;
     uint32_t pc = midway ? at.pc : 0;
     for (uint32_t i = at.call; i < unit.first_call + unit.num_calls; ++i, loop = 0, pc = 0) {
-      if (i != at.call || !at.begun) Base::load_call(args_.calls()[i]);
+      if (i != at.call || !at.begun) Base::load_call(i);
       const DeviceProgram& p = b_.program;
       if (lane_ >= p.num_lanes || !takes_part()) continue;
       if (p.pushes == 0) spoil_steps(loop, pc);  // else peers may be writing there
