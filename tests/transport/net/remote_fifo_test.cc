@@ -81,7 +81,8 @@ TEST(RemoteFifo, AWriterAlwaysGetsSpaceForTheNextMessage) {
           while (!has_space() && reader.step() != writer.step()) ASSERT_NO_FATAL_FAILURE(read_one());
           ASSERT_TRUE(within(has_space)) << "message " << i << ", and all earlier ones are read";
           writer.post_data(bytes, 1);
-          if (random() % 8 == 0) ends[1].fifos.send_credits(*ends[1].rails);  // as after a pause: laps begin anywhere
+          if (random() % 8 == 0)  // as after a pause: laps begin anywhere
+            ends[1].fifos.send_credits(*ends[1].rails, RemoteFifos::Credits::kAll);
           if (random() % 3 == 0 && reader.step() != writer.step()) {
             ASSERT_NO_FATAL_FAILURE(read_one());
           }
