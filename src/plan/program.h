@@ -35,7 +35,7 @@ struct ProgramStep {
   uint32_t fingerprint;                  // of its messages' shape
   uint16_t wait_lane, wait_pc;           // for a wait
   uint16_t further_receives;             // number of directly following steps in its lane that only receive messages
-  int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces
+  int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces and lower()
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
   uint32_t once_elems, once_steps;       // for programs in `once` form: the whole message; no steps: nothing to do
   std::vector<ReadPort*> recv;           // in the order of addition

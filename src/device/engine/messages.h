@@ -6,7 +6,7 @@
 //     post      one of the last threads for each port: the store of the flag or the counter
 //
 // Invariant: until the first barrier of a message an end belongs to the thread that polls its port. That thread already
-// advances it. Afterwards no thread uses it until the next message.
+// advances it. Afterwards no thread changes it until the next message.
 #pragma once
 
 #include <type_traits>
