@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "algorithms/registry.h"
 #include "device/engine/images.h"
+#include "device/engine/launch_tables.h"
 #include "device/engine/lower.h"
 #include "fsdp/images.h"
 #include "fsdp/optimizer_kernels.h"
@@ -223,6 +225,52 @@ TEST(Images, HoldEveryKernel) {
     uint32_t magic;
     std::memcpy(&magic, image.fatbin.data(), 4);
     EXPECT_EQ(magic, 0xba55ed50u) << image.name;
+  }
+}
+
+// Each call finds its own fallback and parts, behind all calls.
+TEST(LaunchTables, CallsNameTheirFallbacksAndParts) {
+  VariableCounts variable;
+  variable.in = {{7}, {0}};
+  variable.out = {{7, 0, 5}, {0, 7, 9}};
+  DeviceProgram program, other;
+  std::vector<LaunchCall> calls(5);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    calls[i].program = &program;
+    calls[i].index = static_cast<uint32_t>(i);
+    if (i % 2 == 1) calls[i].other = {&other, {}};
+    calls[i].other.counts.pairwise = static_cast<uint32_t>(i);  // its last field
+    if (i >= 2) calls[i].variable = &variable;
+  }
+  for (const size_t num_units : {1, 2, 3}) {
+    const std::vector<DeviceUnit> units(num_units, DeviceUnit{4, 1, 2, 0, 5});
+    const LaunchTables tables{units, calls};
+    const uint64_t bytes = tables.write(nullptr);
+    std::vector<DeviceCall> memory((bytes + sizeof(DeviceCall) - 1) / sizeof(DeviceCall) + 1);  // aligned as a call is
+    auto* const begin = reinterpret_cast<std::byte*>(memory.data());
+    begin[bytes] = std::byte{0xA5};
+    ASSERT_EQ(tables.write(begin), bytes);
+    EXPECT_EQ(begin[bytes], std::byte{0xA5});
+    LaunchArgs args{};
+    args.num_units = static_cast<uint32_t>(num_units);
+    args.more_tables = begin;
+    EXPECT_EQ(args.units()[num_units - 1].first_block, 4u);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const DeviceCall& call = args.calls()[i];
+      EXPECT_EQ(call.program, &program);
+      EXPECT_EQ(call.index, i);
+      EXPECT_EQ(call.fallback != 0, i % 2 == 1);
+      if (call.fallback != 0) {
+        EXPECT_EQ(call.fallback % alignof(DeviceFallback), 0u);
+        EXPECT_EQ(args.at<DeviceFallback>(call.fallback)->program, &other);
+        EXPECT_EQ(args.at<DeviceFallback>(call.fallback)->counts.pairwise, i);
+      }
+      if (i < 2) continue;
+      EXPECT_EQ(call.parts[0] % alignof(Extent), 0u);
+      EXPECT_EQ(args.at<Extent>(call.parts[0])[0], variable.in.part(0));
+      for (size_t c = 0; c < 3; ++c) EXPECT_EQ(args.at<Extent>(call.parts[1])[c], variable.out.part(c));
+      EXPECT_LE(call.parts[1] + 3 * sizeof(Extent), bytes);
+    }
   }
 }
 
