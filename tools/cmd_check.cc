@@ -290,7 +290,7 @@ void add_check_command(CLI::App& app) {
       "  rondo check                              everything, 1 to 64 ranks\n"
       "  rondo check broadcast                    one collective, from every root\n"
       "  rondo check --algo ring --ranks 1000     one algorithm, a large job\n"
-      "  rondo check all_reduce --hosts 4x8       ranks on hosts, with what crosses between them\n"
+      "  rondo check all_reduce --hosts 4x8       ranks on hosts, and the traffic between them\n"
       "layouts: number of layouts of several hosts for which a row was proven, if it depends on hosts.\n"
       "counts: \"variable\" if a count for each rank (all_gather_v and the like) was proven as well.\n"
       "Exit status: 0 all proven, 1 a proof failed (reason on stderr), 2 wrong arguments.\n");

@@ -70,7 +70,7 @@ constexpr const char* kPlanFooter =
     "  rondo fsdp plan model.json --ranks 8\n"
     "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
     "  rondo fsdp plan model.json --ranks 8 --offload   bytes on the device and in host memory\n"
-    "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n";
+    "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   time hidden by prefetch\n";
 
 }  // namespace
 

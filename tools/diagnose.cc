@@ -384,7 +384,7 @@ std::string describe_rank(const RankView& r) {
         text += fmt::format(" {} {}", l.state == "waits for data" ? "from" : "at", ranks_text(l.peers));
     }
   }
-  if (!r.current_known) text = "is in motion, and could not be looked at";
+  if (!r.current_known) text = "runs, and its lanes could not be read";
   if (text.empty()) text = "in no operation; " + last_call(r);
   if (!r.has_record) text = "no record; " + last_call(r);
   if (r.process == "gone" || r.process == "stopped") text = r.process + "; " + text;

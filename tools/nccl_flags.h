@@ -1,5 +1,5 @@
 // nccl-tests' flags that `rondo perf` does not support. They are accepted, so that command lines for nccl-tests run.
-// `rondo perf` prints for each what it does in nccl-tests and why it has no effect here. A flag that would change the
+// For each, `rondo perf` prints its effect there and the reason why it has none here. A flag that would change the
 // measurement is refused. Thread safety: used by the command line only.
 #pragma once
 

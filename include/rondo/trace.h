@@ -36,12 +36,12 @@ struct TraceSpan {
   uint64_t begin = 0, end = 0;
   friend bool operator==(const TraceSpan&, const TraceSpan&) = default;
 };
-/// Whether spans are kept. O(1).
+/// True if spans are kept. O(1).
 RONDO_API bool is_traced(Communicator& comm);
 /// Does nothing if `comm` is not traced. Keeps the newest 65536. Drops spans whose end is before their begin.
 RONDO_API void trace_span(Communicator& comm, TraceSpan span);
 
-/// Writes this rank's activity, and what it can see of the other ranks, to `directory`/rank-R-comm-C.flight.json, for
+/// Writes this rank's activity, and its view of the other ranks, to `directory`/rank-R-comm-C.flight.json, for
 /// `rondo diagnose`. Returns within about a second, even while another thread is in an operation. Errors: kSystem.
 RONDO_API Status write_flight_record(Communicator& comm, const std::string& directory);
 

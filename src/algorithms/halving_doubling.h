@@ -21,8 +21,8 @@
 // Steps, R = log2 P: all-reduce 2 R, or 2 R + 2 if N is not a power of two; the halves R, else R + 1, or R + 2 if more
 // than half of the seats are shared.
 // Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair also sends the
-// result). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S, else seat 0's, whose blocks hold the
-// most shared seats: d + min(d, N - P) chunks for d = 1, 2, 4, .., P/2, and N - 1 chunks passed on to its partner.
+// result). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S, else (seat 0, with the most shared
+// seats) the sum of d + min(d, N - P) chunks, d = 1, 2, 4, .., P/2, and of the N - 1 passed on to its partner.
 // Order of addition: a balanced tree, the lower seats' sum on the left.
 // Source: Rabenseifner, "Optimization of collective reduction operations" (2004); Thakur, Rabenseifner, Gropp (2005).
 #pragma once

@@ -23,8 +23,8 @@
 //
 // One lane for each role in the list above: while a loop's chunks cross, the next loop's are added inside.
 //
-// M hosts, S = the whole buffer, over the link of a host: all-reduce 2(M-1)/M S, in one crossing (M-1) S;
-// reduce-scatter and all-gather (M-1)/M S. Ranks share it evenly if hosts have equally many.
+// Bytes over a host's link (M hosts, S = the whole buffer): all-reduce 2(M-1)/M S, in one crossing (M-1) S;
+// reduce-scatter and all-gather (M-1)/M S. Ranks of hosts of equal size share them evenly.
 // Steps: all-reduce 4, in one crossing 3, reduce-scatter and all-gather 2; fewer if hosts have one rank.
 // Order of addition: the other hosts' sums, ascending, then the ranks of the chunk's host; in one crossing the hosts'
 // sums, ascending. Ranks of a host are added in the layout's order, ascending by default.

@@ -9,8 +9,8 @@
 //
 // The ranks of a host share the work at the ends of its link (in a broadcast at most eight of them).
 //
-// M hosts: steps: 1 across, and 1 for each of the two hosts with more than one rank. Over the link of the root's host
-// (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's host.
+// Steps: 1 across, 1 in the root's host and 1 in the others if they have several ranks. Bytes (M hosts): (M-1) S over
+// the root's host's link, S over the others'. For many hosts and long messages ring and tree send less there.
 // Order of addition: the other hosts' sums, ascending, then the ranks of the root's host; inside a host in the layout's
 // order, ascending by default.
 // Source: Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).

@@ -1,6 +1,6 @@
 // The roles of ranks in algorithms for several hosts, used by hierarchical.h.
 //
-// Every chunk belongs to a host, which completes it first (or where it originates). It has an *agent* on each host: the
+// Every chunk belongs to a host: the first to complete it, or its origin. It has an *agent* on each host: the
 // one rank there that exchanges it with other hosts. Each chunk crosses from agent to agent, and the agents of a host
 // share its link.
 //
@@ -21,9 +21,9 @@
 namespace rondo::algorithms {
 
 struct TwoLevels {
-  /// kByRank: chunk r is rank r's and belongs to its host. kEven: equally many chunks for each host. kShared: as many
-  /// chunks, which belong to no host. kFew: at most kFewChunks of those, for collectives without addition: few ranks
-  /// keep a link busy.
+  /// kByRank: chunk r is rank r's and belongs to its host. kEven: equally many chunks for each host. kShared: as
+  /// many as one host has, of no host. kFew: as kShared, at most kFewChunks, for collectives without addition: few
+  /// ranks keep a link busy.
   enum class Cut { kByRank, kEven, kShared, kFew };
   // Kinds of message: a contribution to a sum for another host, or for this one; the sum of a host; a complete chunk
   // from its host, or passed on.

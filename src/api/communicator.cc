@@ -42,8 +42,8 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
 }
 
 // Frees aborted communicators of device memory. A call of theirs may be queued behind the caller's own work, which may
-// never end, and freeing device memory waits for all work of the device. Therefore a thread of its own frees them, one
-// that does not keep the process from exiting. It ends when it has freed all.
+// never end, and freeing device memory waits for all work of the device. Therefore a separate thread frees them. It
+// does not keep the process from exiting, and ends when it has freed all.
 class Reaper {
  public:
   static Reaper& of_process() {

@@ -1,13 +1,13 @@
-// The bytes of everything that ranks say to one another and that trace files hold: little endian, fixed-width numbers,
-// counts and texts with their length before them. A message states its fields once, for both directions:
+// Encodes and decodes messages between ranks, and trace files: little endian, numbers of fixed width, counts and texts
+// after their length. A message states its fields once, for both directions:
 //
 //     template <class C> void fields(C& c, PeerInfo& p) { c(p.host, p.pid, p.addresses); }
 //
 //     std::string bytes = encode(peer);
 //     std::optional<PeerInfo> peer = decode<PeerInfo>(bytes);     nothing: damaged, cut off, or too long
 //
-// The decoder never reads beyond its bytes, and allocates nothing by a count that the bytes left cannot hold: after an
-// overrun every value is zero or empty and ok() is false. What it decodes may come from a unauthenticated connection.
+// The decoder never reads beyond its bytes. If the remaining bytes cannot hold a count, it allocates nothing. After an
+// overrun every value is zero or empty and ok() is false. The bytes may come from an unauthenticated connection.
 //
 // Thread safety: values.
 #pragma once
@@ -49,7 +49,7 @@ class Encoder {
     bytes_.append(bytes);
     return *this;
   }
-  /// A value without pointers, as it lies in memory: for what is large and has no padding.
+  /// A large value without pointers or padding, as it is in memory.
   template <class T>
   void packed(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -120,7 +120,7 @@ class Decoder {
     const std::string_view from = raw(sizeof value);
     if (from.size() == sizeof value) std::memcpy(static_cast<void*>(&value), from.data(), sizeof value);
   }
-  /// The number of things that follow, each of at least so many bytes: one that cannot be true fails.
+  /// Reads the number of items that follow. Fails if so many items cannot be in the bytes left.
   size_t count(size_t least_bytes) {
     const auto number = get<uint32_t>();
     if (number > left() / least_bytes) fail();

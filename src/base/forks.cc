@@ -26,7 +26,7 @@ void after_fork_in_child() {
 }  // namespace
 
 std::shared_lock<std::shared_mutex> delay_forks() {
-  struct ThreadEnd {  // what OpenSSL frees at the end of a thread takes locks too
+  struct ThreadEnd {  // OpenSSL takes locks at the end of a thread too
     ~ThreadEnd() {
       const std::shared_lock lock(forks_allowed);
       OPENSSL_thread_stop();

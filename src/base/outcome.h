@@ -1,5 +1,5 @@
-// What ranks exchange when one of them may have failed: a message, or the status of the rank that has none. An error of
-// one rank is then known to all at once, with the rank's number.
+// An outcome is a rank's message, or its status if it has none. Ranks exchange outcomes when one may have failed. All
+// ranks then learn of the error together, with the rank's number.
 //
 // Pure functions.
 #pragma once
@@ -46,7 +46,7 @@ std::string encode_outcome(const Expected<T>& outcome) {
   return outcome.ok() ? encode_outcome(Status()) + encode(*outcome) : encode_outcome(outcome.status());
 }
 
-/// The status of `rank`, with its number, and the decoder behind it. Errors also: kMismatch (not an outcome).
+/// Reads the status of `rank`, and adds this number to an error. Errors also: kMismatch (not an outcome).
 inline Status read_status(Decoder& d, size_t rank) {
   const auto said = d.get<Status>();
   if (d.ok() && said.ok()) return {};

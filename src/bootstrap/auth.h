@@ -63,7 +63,7 @@ struct RankPair {
   std::string_view client_name, server_name;  // random, made for this communicator only
 };
 
-/// What both sides of a handshake have in common. Neither ever blocks.
+/// The common part of both sides of a handshake. Neither ever blocks.
 class HandshakeSide {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };

@@ -75,7 +75,7 @@ struct BootstrapOptions {
 /// (RONDO_SOCKET_IFNAME).
 Expected<rondo_unique_id> make_unique_id();
 
-/// What a rank has passed to all_gather_here().
+/// A rank's arguments of all_gather_here().
 struct FromRank {
   std::string bytes;
   std::vector<Fd> descriptors;

@@ -41,8 +41,8 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
 
 namespace {
 
-// The properties of the devices and links, equal on all ranks. Errors: kUnsupported (the interpreter between processes
-// of a device).
+// The properties of the devices and links, equal on all ranks. Errors: kUnsupported (the interpreter cannot serve
+// these ranks).
 Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view engine) {
   DeviceWorld world;
   world.layout = t.layout();
@@ -79,7 +79,7 @@ Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view en
   return world;
 }
 
-// The index of a rank's device in the description, which gets the device if it lacks it.
+// The index of a rank's device in the description. Adds the device if it is missing.
 uint32_t place_of(GpuMachine& machine, const CudaTransport::DeviceOfRank& d) {
   const std::string uuid = uuid_text(d.uuid);
   const auto known = std::find_if(machine.devices.begin(), machine.devices.end(),
@@ -137,7 +137,7 @@ Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const Host
   const LinkPreferences preferences = parse_preferences(settings.p2p_level, settings.device_engine);
   options.most_channels = settings.device_blocks.most;
   options.may_be_direct = settings.device_direct;
-  auto probed = probe_machine();  // after an error, what the ranks say of their devices has to do
+  auto probed = probe_machine();  // after an error, the ranks' own descriptions must suffice
   GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
   RONDO_TRY_ASSIGN(
       auto transport,

@@ -1,5 +1,5 @@
-// How a communicator of device memory gets its DeviceEngine: the choice of the device, and what its ranks know about
-// the devices and the links between them.
+// Makes the DeviceEngine of a communicator of device memory: chooses the device, and describes the devices and the
+// links between them.
 // Thread safety: pure functions; make_device_engine is collective.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace rondo {
 
-/// The link between two ranks' devices on this host by its description, which gets devices that it lacks.
+/// The link between two ranks' devices on this host. Adds devices that `machine` does not have yet.
 DeviceLink choose_link(GpuMachine& machine, const LinkPreferences& preferences, const CudaTransport::DeviceOfRank& a,
                        const CudaTransport::DeviceOfRank& b);
 

@@ -18,7 +18,7 @@ Status Backend::bad(std::string_view argument, std::string_view why) const {
 }
 
 Status Backend::not_started(const CallShape& s, const Status& why) const {
-  if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;  // they say it
+  if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;  // complete
   return make_error(why.code(), "rank {}: {}{} of {} {} was not started: {}", rank_, collective_name(s.collective),
                     s.counts != nullptr ? "_v" : "", s.count_elems, dtype_name(s.dtype), why.message());
 }

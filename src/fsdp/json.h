@@ -24,8 +24,8 @@ using Json = nlohmann::json;
 /// Copying, writing or destroying a value may recurse at each level. This limit bounds that for foreign input.
 constexpr int kMostDepth = 64;
 
-/// Reads a text before it becomes a value: its depth, and a repeated key of the outermost object. JSON keeps one of two
-/// equal keys, and that would hide a tensor. (A parser callback would be quadratic: with one, the parser looks through
+/// Checks a text before it becomes a value: its depth, and repeated keys of the outermost object. JSON keeps one of two
+/// equal keys, which would hide a tensor. (A parser callback would be quadratic: with one, the parser looks through
 /// the whole object again after each member.)
 struct JsonScan final : Json::json_sax_t {
   explicit JsonScan(int most_depth) : most(most_depth) {}

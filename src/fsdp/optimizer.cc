@@ -37,7 +37,7 @@ Status check_optimizer(const OptimizerConfig& c) {
   if (!(c.eps >= 0)) return bad("eps", c.eps, "0 or more");
   if (!(c.momentum >= 0)) return bad("momentum", c.momentum, "0 or more");
   if (c.nesterov && (c.momentum == 0 || c.dampening != 0))
-    return bad("nesterov", 1, "momentum, and no dampening, with it");
+    return bad("nesterov", 1, "momentum above 0 and dampening 0");
   if (!below_one(c.beta1)) return bad("beta1", c.beta1, "from 0 to below 1");
   if (!below_one(c.beta2)) return bad("beta2", c.beta2, "from 0 to below 1");
   if (!(c.rho >= 0 && c.rho <= 1)) return bad("rho", c.rho, "from 0 to 1");

@@ -18,7 +18,7 @@
 namespace rondo::fsdp {
 namespace {
 
-// What every rank reports to rank 0 about its file.
+// Every rank's report to rank 0 about its file.
 struct Record {
   uint64_t size_bytes = 0;  // 0: the rank has no file
   char sha256[64] = {};
@@ -85,7 +85,7 @@ class Saving {
     return {};
   }
 
-  // What a rank stores: rows of parameters, and the same rows of the optimizer's states.
+  // A rank stores rows of parameters, and the same rows of the optimizer's states.
   std::array<std::vector<Piece>, 2> pieces_of(Rank r) const {
     std::array<std::vector<Piece>, 2> all;
     for (const RowRange& rows : row_ranges(plan_, r)) {

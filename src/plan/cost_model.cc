@@ -70,8 +70,8 @@ class Counter {
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     const double peer = work_.peer_share * user_size_, fresh = work_.fresh_share * user_size_;
-    // Rounding costs about as much as another pass over the operands near the core. Far from it, memory time hides it
-    // for two operands, but not for the many operands of ranks that share cores (bench/results/mixed_types.json).
+    // Rounding of near data costs about as much as another pass over them. For far data, memory time hides the rounding
+    // of two operands, but not of the many operands of ranks that share cores (bench/results/mixed_types.json).
     const double seen = c_.ranks_per_core > 1 ? 1 : 1 - far_;
     if (c_.rounds) at(CostTerm::kUserByte) += (peer - fresh + work_.user_share * user_size_) * seen;
     if (!c_.by_copy) {

@@ -336,7 +336,7 @@ std::optional<std::string> Memory::check_result(size_t op, Rank rank, uint32_t c
 
   const std::string name = fmt::format("ends with out[{}]", chunk);
   if (!v.written())
-    return fmt::format("{} never written: give it to a copy (what the rank has itself) or a {} (what peers send)", name,
+    return fmt::format("{} never written: write it with a copy (the rank's own data) or a {} (data of peers)", name,
                        summed ? "recv or recv_reduce_copy" : "recv");
   const std::string origin = p_.ops[op].words().origin(rank, chunk);
   const std::string owed = summed ? fmt::format("the sum of chunk {}", wanted_chunk) : holding(m, given);

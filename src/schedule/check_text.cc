@@ -122,7 +122,7 @@ std::optional<Place> Words::sender_to(const Place& at, const Instruction& one, c
 std::string Words::sent(const Place& at, const Instruction& one, const Port& from) const {
   const std::optional<Place> place_of = sender_to(at, one, from);
   if (!place_of) return fmt::format("the message from rank {}", from.peer);
-  return fmt::format("what {} sends", place(*place_of));
+  return fmt::format("data from {}", place(*place_of));
 }
 
 std::string Words::origin(Rank owner, uint32_t chunk) const {

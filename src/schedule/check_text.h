@@ -45,9 +45,9 @@ class Words {
   /// range.
   std::optional<Place> sender_to(const Place& at, const Instruction& one, const Port& from) const;
 
-  /// The origin of a result: "; rank 1 lane 0 pc 2 (...) writes it, with what rank 0 lane 0 pc 0 (...) sends".
+  /// The origin of a result: "; rank 1 lane 0 pc 2 (...) writes it, with data from rank 0 lane 0 pc 0 (...)".
   std::string origin(Rank rank, uint32_t out_chunk) const;
-  /// The message that `at` receives from `from`: "what rank 0 lane 0 pc 0 (ring.h:52: send in[2], to {1}) sends".
+  /// The message that `at` receives from `from`: "data from rank 0 lane 0 pc 0 (ring.h:52: send in[2], to {1})".
   std::string sent(const Place& at, const Instruction& one, const Port& from) const;
 
  private:

@@ -409,7 +409,7 @@ class Renderer {
       case Collective::kAllGather: return "  done: every rank holds every rank's input\n";
       case Collective::kBroadcast: return "  done: every rank holds the input of " + root_name() + "\n";
       case Collective::kReduce: return "  done: " + root_name() + " holds every chunk complete\n";
-      case Collective::kAllToAll: return "  done: every rank holds what every rank had for it\n";
+      case Collective::kAllToAll: return "  done: every rank holds every rank's data for it\n";
       case Collective::kGather: return "  done: " + root_name() + " holds every rank's input\n";
       case Collective::kScatter: return "  done: every rank holds what " + root_name() + " had for it\n";
       case Collective::kBarrier: return "  done: every rank knows that all have come\n";

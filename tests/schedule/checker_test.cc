@@ -122,7 +122,7 @@ TEST(Checker, ChunksSwapped) {
   expect_refused(
       s,
       "rank 0 ends with out[0] holding rank 1's in[0] instead of rank 0's in[0]; rank 0 lane 0 pc 1 (recv from {1}, "
-      "into out[0]) writes it, with what rank 1 lane 0 pc 0 (copy_send in[0], into out[0], to {0}) sends",
+      "into out[0]) writes it, with data from rank 1 lane 0 pc 0 (copy_send in[0], into out[0], to {0})",
       kValues);
 }
 

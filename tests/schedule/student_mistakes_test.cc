@@ -32,7 +32,7 @@ TEST(StudentMistakes, WrongChunkAdded) {
   EXPECT_EQ(
       of_all_reduce(student::wrong_chunk),
       "mine.h:6: rank 1 lane 0 pc 1 (recv_reduce_send in[0], from {0}, to {2}, own after 1): adds contributions to "
-      "different chunks: what rank 0 lane 0 pc 0 (mine.h:5: send in[2], to {1}) sends is of chunk 2, and rank 1's "
+      "different chunks: data from rank 0 lane 0 pc 0 (mine.h:5: send in[2], to {1}) is of chunk 2, and rank 1's "
       "own in[0] is of chunk 0; correct the chunk in one of the two lines");
 }
 
@@ -40,8 +40,8 @@ TEST(StudentMistakes, WrongChunkWritten) {
   EXPECT_EQ(
       of_all_gather(student::wrong_place),
       "rank 0 ends with out[1] holding rank 2's in[0] instead of rank 1's in[0]; rank 0 lane 0 pc 1 (mine.h:6: "
-      "recv_copy_send from {2}, into out[1], to {1}) writes it, with what rank 2 lane 0 pc 0 (mine.h:5: copy_send "
-      "in[0], into out[2], to {0}) sends. Correct the chunk or the rank in one of these lines");
+      "recv_copy_send from {2}, into out[1], to {1}) writes it, with data from rank 2 lane 0 pc 0 (mine.h:5: copy_send "
+      "in[0], into out[2], to {0}). Correct the chunk or the rank in one of these lines");
 }
 
 TEST(StudentMistakes, SendToSelf) {
@@ -123,12 +123,12 @@ TEST(StudentMistakes, WrongFinal) {
 TEST(StudentMistakes, ContributionForgottenOrAddedTwice) {
   EXPECT_EQ(of_all_reduce(student::own_forgotten),
             "rank 0 ends with out[0] lacking the contributions of ranks {0}; rank 0 lane 0 pc 1 (mine.h:9: "
-            "recv_reduce_copy out[0], from {2}, into out[0], own after 0) writes it, with what rank 2 lane 0 pc 0 "
-            "(mine.h:5: send in[0], to {0}) sends. Add what is missing before that");
+            "recv_reduce_copy out[0], from {2}, into out[0], own after 0) writes it, with data from rank 2 lane 0 pc 0 "
+            "(mine.h:5: send in[0], to {0}). Add what is missing before that");
   EXPECT_EQ(
       of_all_reduce(student::added_twice),
       "mine.h:10: rank 1 lane 0 pc 3 (recv_reduce_copy out[0], from {0}, into out[0], own after 1, final): adds the "
-      "contributions of ranks {0} twice: they are in what rank 0 lane 0 pc 2 (mine.h:8: send out[0], to {1}) sends "
+      "contributions of ranks {0} twice: they are in data from rank 0 lane 0 pc 2 (mine.h:8: send out[0], to {1}) "
       "and in rank 1's own out[0]; add each of them once");
 }
 

@@ -14,7 +14,7 @@
 // (the averages of BatchNorm).
 //
 // A checkpoint is complete or absent: it is written to DIR.saving, synced, and takes DIR's place in one step. The next
-// save removes what a crash left in DIR.saving.
+// save removes a crash's leftovers (DIR.saving).
 //
 // Thread safety: save, load, export_full and save_full are collective over the engine's ranks, between two steps. The
 // others are pure functions of files. Two jobs must not save to one folder at once.

@@ -135,9 +135,9 @@ class RONDO_API Engine {
   /// end returns buffers and issues the next communication.
   ///
   /// A forward repeated within a unit's use (recomputation) takes no further buffers. A unit that is never used
-  /// contributes zeros; ranks may leave out different ones. A unit used in forward but not in backward must be the same
-  /// on all ranks. The same holds for units used twice or in another order than the plan's: they are gathered on
-  /// demand, and adopt_order makes it the order of later passes. A unit around others must have `encloses`.
+  /// contributes zeros; ranks may leave out different ones. All ranks must agree on units used in forward but not in
+  /// backward, twice, or in another order than the plan's. The last two are gathered on demand, and adopt_order keeps a
+  /// new order for later passes. A unit around others must have `encloses`.
   ///
   /// Errors: kInvalidArgument (begin and end do not match; two units in use need one buffer: both are named; a pass of
   /// kind kTrain was not followed by step or cancel_pass).

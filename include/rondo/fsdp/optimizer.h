@@ -29,7 +29,8 @@ struct OptimizerConfig {
 RONDO_API int optimizer_states(const OptimizerConfig& config);
 /// torch.optim's name: "momentum_buffer", "exp_avg", ...; nullptr beyond optimizer_states().
 RONDO_API const char* optimizer_state_name(const OptimizerConfig& config, int state);
-/// kInvalidArgument, which names the field: lr < 0, betas or rho outside [0, 1), nesterov without momentum, ...
+/// kInvalidArgument, which names the field: lr < 0, betas outside [0, 1), rho outside [0, 1], nesterov
+/// without momentum, ...
 RONDO_API Status check_optimizer(const OptimizerConfig& config);
 
 /// One step on n elements. step: 1 for the first. states: optimizer_states() arrays of n floats, zero before the first

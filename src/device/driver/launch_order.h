@@ -1,9 +1,9 @@
 // LaunchOrder: which launches of a thread may run side by side on a device.
 //
 // All blocks of a launch wait for other ranks, so all of them must be resident. Launches that fit next to one another
-// do not wait for one another, because the peers of one may be behind the peers of another. A launch that does not fit
-// next to the earlier ones begins when these have ended. Therefore ranks that issue their launches in one order cannot
-// block one another: when the first unfinished launch may begin, only launches that leave its room are resident.
+// do not wait for one another, because other ranks may issue them in another order. A launch that does not fit next to
+// the earlier ones begins when these have ended. Therefore ranks that issue their launches in one order cannot block
+// one another: when the first unfinished launch may begin, the resident launches leave room for it.
 //
 // Launches of one rank of a communicator follow one another anyway. Each capture has an order of its own.
 // Thread safety: one thread; the device's context is current.

@@ -102,7 +102,7 @@ struct alignas(16) DeviceProgram {
 };
 static_assert(sizeof(DeviceProgram) == 128);
 
-/// What a call's element counts mean for a program. lower() computes it, and it travels with the call.
+/// Values that depend on a call's element counts. lower() computes them; they travel with the call.
 struct DeviceCounts {
   uint64_t base_elems[2];  // EqualChunks of the input and the output; unused with variable counts
   uint32_t longer[2];      //   "

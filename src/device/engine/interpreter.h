@@ -66,9 +66,9 @@ class Interpreter : public Messages<Env, Ops> {
     Interpreter(env, state, args).spoil(at);
   }
 
-  // Fills what the block would still have written of the outputs with bytes 0xFF, because later work of the stream may
-  // read them before the host sees the failure. In place, lanes of the channel read what this one fills, so it waits
-  // until they have left.
+  // Fills the outputs that the block has not yet written with bytes 0xFF, because later work of the stream may read
+  // them before the host sees the failure. In place, other lanes of the channel read these bytes, so it waits until
+  // they have left.
   RONDO_HOST_DEVICE_INLINE void spoil(const Place& at) {
     const DeviceUnit& unit = b_.unit;
     lane_ = at.lane;

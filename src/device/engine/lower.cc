@@ -71,8 +71,8 @@ class Lowering {
     for (const ProgramLane& lane : p_.lanes)
       for (const ProgramStep& s : lane)
         longest = std::max(longest, channel_extent(s.src.num_elems, shape_.num_channels, 0, p_.wire_bytes).num_elems);
-    // num_loops must be equal on all ranks. If p_.num_loops is 0, no rank runs a step, credits included. A rank without
-    // data still runs its credits.
+    // num_loops must be equal on all ranks. If none has data, p_.num_loops is 0, and none runs a step. Otherwise a
+    // rank without data runs its credits.
     c_.num_loops =
         p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
     const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;

@@ -2,7 +2,7 @@
 //
 // Schedule, extents and fingerprints stay the same. The device's own properties change: the protocol (inline becomes LL
 // or LL128), the channels, the message length, and the ends of connections, which are indices of a channel's tables
-// instead of pointers to ports. What depends on element counts is apart from the program, in DeviceCounts. Thread
+// instead of pointers to ports. DeviceCounts has all values that depend on element counts. Thread
 // safety: pure functions, except for PortIndex.
 #pragma once
 
@@ -64,8 +64,8 @@ struct LoweredProgram {
 /// several lanes or does not begin with credits from all ranks, and therefore cannot have a fallback.
 uint8_t entry_steps(const Program& program);
 
-/// The interpreter kernel for it: "rondo_interpret_float_sum", "rondo_interpret_mixed_max", "rondo_interpret_copy". For
-/// kernels avg and premul_sum are sums.
+/// The interpreter kernel for it: "rondo_interpret_float_sum", "rondo_interpret_mixed_max", "rondo_interpret_copy". avg
+/// and premul_sum use sum's kernel.
 std::string interpreter_name(const Program& program);
 /// The kernel that reduces elements of one dtype by a whole grid: "rondo_reduce_float_sum".
 std::string reduce_name(Dtype dtype, Op op);

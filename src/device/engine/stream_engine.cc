@@ -380,7 +380,7 @@ class DeviceEngine::StreamShare {
 
 // In a group of several ranks each has its own stream, because they wait for one another. Their instructions are issued
 // in turns: the driver blocks this thread while a stream's queue is full, and that stream may wait for another rank.
-// What sets a flag is issued before the wait for it, because their streams may share a hardware queue.
+// A flag's store is issued before the wait for it, because their streams may share a hardware queue.
 Status DeviceEngine::run_streams(std::span<const Item> items) {
   std::deque<StreamShare> shares;
   for (const Item& item : items) {

@@ -33,7 +33,7 @@ struct AllPrograms {
   std::vector<std::unique_ptr<Program>> programs;  // by rank
 };
 /// transport: makes no memory for its connections, because no message moves. shape.counts: of any one rank, not
-/// pairwise. Other ranks differ only in parts that a single rank has.
+/// pairwise. The counts of the other ranks follow from it.
 Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root,
                                   const ProgramShape& shape, Transport& transport, const KernelTable& kernels);
 

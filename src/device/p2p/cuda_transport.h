@@ -78,7 +78,7 @@ class CudaTransport final : public Transport {
   /// Chooses the link between two ranks' devices, before the self-test.
   using ChooseLink = std::function<DeviceLink(const DeviceOfRank& a, const DeviceOfRank& b)>;
 
-  /// Copies by a kernel: the self-test tests what collectives do. Copy engines may take another way.
+  /// Copies by a kernel, as collectives do, for the self-test. Copy engines may take another way.
   using CopyByKernel =
       std::function<Status(cuda::Context, cuda::Stream, std::byte* to, const std::byte* from, uint64_t bytes)>;
 

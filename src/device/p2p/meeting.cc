@@ -232,8 +232,8 @@ void CudaTransport::choose_links(const ChooseLink& choose) {
   }
 }
 
-// The part of a rank's first slab that a local peer fills in the self-test. The rank's own part holds what it sends,
-// and the last part what it has read.
+// The part of a rank's first slab that a local peer fills in the self-test. The rank's own part holds its sent data,
+// the last part the data read back.
 CudaTransport::TestPart CudaTransport::test_part(int place) const {
   const auto& all = local_peers_.index;
   const auto num = all.empty() ? nranks_ : std::ranges::count_if(all, [](int i) { return i >= 0; });
@@ -251,8 +251,8 @@ Status CudaTransport::write_pattern(Rank peer, const CopyByKernel& copy) {
   return cuda::check(cuda::driver()->stream_synchronize(setup_), "cuStreamSynchronize");
 }
 
-// Checks what this rank wrote to the peer's memory, as a kernel here reads it, and what the peer wrote to this rank's.
-// Some bridges drop writes silently.
+// Checks this rank's data in the peer's memory, read by a kernel here, and the peer's data in this rank's memory. Some
+// bridges drop writes silently.
 Status CudaTransport::check_patterns(Rank peer, const CopyByKernel& copy) {
   RONDO_TRY_ASSIGN(std::byte* const own, reach(rank_, 0));
   RONDO_TRY_ASSIGN(std::byte* const theirs, reach(peer, 0));

@@ -128,7 +128,7 @@ std::string kernel_path(const std::string& root, const std::string& pci) {
   return std::filesystem::canonical(root + "/sys/bus/pci/devices/" + pci, missing);
 }
 
-// What the driver says of two devices that it shows.
+// Adds the driver's information on two devices.
 Status add_access(const Driver* d, size_t a, size_t b, GpuPair& p) {
   int can = 0;
   Device first = 0, second = 0;
@@ -142,7 +142,7 @@ Status add_access(const Driver* d, size_t a, size_t b, GpuPair& p) {
   return {};
 }
 
-// What NVML and the kernel say of them.
+// Adds the information of NVML and the kernel.
 void add_path(const Nvml* n, NvmlDevice first, NvmlDevice second, const GpuDevice& a, const GpuDevice& b,
               const std::string& root, GpuPair& p) {
   const bool both = first != nullptr && second != nullptr;

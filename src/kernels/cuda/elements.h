@@ -2,9 +2,9 @@
 // the host kernels (src/kernels/inner/formats.h): round to nearest even, subnormals kept, NaN stored as the canonical
 // one.
 //
-// fp16 and bf16 use the conversion instructions of sm_80 and later, with a corrected NaN. The fp8 images use those of
-// sm_89 on later devices, with a corrected overflow of e5m2, which they saturate. Elsewhere fp8 is widened as fp16, and
-// narrowed by integer arithmetic.
+// fp16 and bf16 use the conversion instructions of sm_80 and later, with a corrected NaN. On sm_89 and later
+// the fp8 images use the hardware's conversions. These saturate e5m2, and the code corrects that. Elsewhere fp8 is
+// widened as fp16, and narrowed by integer arithmetic.
 //
 // Host and device. Compile without contraction (-fmad=false, -ffp-contract=off): a fused multiply-add rounds
 // differently.
@@ -61,7 +61,7 @@ struct Bf16Element {
   }
 };
 
-/// fp16, e4m3 and e5m2 by arithmetic on the bits, as NarrowFloat of the host kernels: where no instruction does it.
+/// fp16, e4m3 and e5m2 by arithmetic on the bits, as NarrowFloat of the host kernels: if there is no instruction.
 template <Dtype kDtype>
 struct NarrowElement {
   static constexpr FloatFormat kFormat = float_format(kDtype);

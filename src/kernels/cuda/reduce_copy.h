@@ -2,7 +2,7 @@
 //
 //     |  head  |   vectors of 16 bytes, kUnroll of them in flight in each thread   |  tail  |
 //      units     512 threads: 64 KiB for 2 sources and for copies, else 32 KiB       units
-//                (of 8-bit types half of it, but not for copies)
+//                (half of it for 8-bit types, except copies)
 //
 // Vectors are used if all pointers have the same offset modulo 16 bytes. Units (units.h) handle the ends, and
 // everything if the offsets differ. Neighbouring threads take neighbouring vectors. All loads of a vector precede its

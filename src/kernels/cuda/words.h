@@ -43,7 +43,7 @@ RONDO_HOST_DEVICE_INLINE void store_aligned(std::byte* p, const T& value) {
 #endif
 }
 
-/// The same for data of ranks, which is in global memory. The compiler does not know that of pointers from a table.
+/// The same for data of ranks, which are in global memory. The compiler cannot know this of a table's pointers.
 template <class T>
 RONDO_HOST_DEVICE_INLINE T load_data(const std::byte* p) {
 #if defined(__CUDA_ARCH__)

@@ -23,7 +23,7 @@ struct FusedCall {
   const void* const* src;
   void* const* dst;
   uint32_t num_before, num_src, num_dst;
-  float scale = 1, divisor = 1;  // divisor: or the factor
+  float scale = 1, divisor = 1;  // if `times`: a factor
   bool scales, times, over;
 
   explicit RONDO_INLINE FusedCall(const MixedKernelArgs& m)

@@ -96,7 +96,7 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
   }
 }
 
-// Passes a received operand on with canonical NaN, without arithmetic, which is the whole cost of fp8.
+// Passes a received operand on with canonical NaN. Arithmetic would be the whole cost of fp8.
 template <Dtype kDtype>
 struct ProxyFp8 : Identity {
   RONDO_INLINE Raw last(Raw x) const {

@@ -5,7 +5,7 @@
 // sources. fp32 memory is permuted to the same order when loaded and stored:
 //
 //   bf16, 64 bytes    even elements | odd elements    a shift and a mask widen; fp32 by permutations of two registers
-//   bf16, 16 and 32   unpacked within 16 bytes        0 interleaved from below widens; fp32 by loads of 16 bytes
+//   bf16, 16 and 32   unpacked within 16 bytes        zeros as lower halves widen; fp32 by loads of 16 bytes
 //   fp16              in order, two halves            as the processor's conversions need it
 //
 // A format has Code with load, store and canonical (codes with canonical NaN), widen, narrow and round (as in lanes.h;

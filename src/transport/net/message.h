@@ -52,7 +52,7 @@ static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 /// The error of rank `rank` for a message whose content is impossible.
 Status malformed(Rank rank, const Header& header, size_t bytes);
 
-/// Whether a message may go to a posted receive.
+/// Says if a message may go to a posted receive.
 enum class PostedReceiveUse : uint8_t {
   kNo,
   kWhereAsked,  // if posted; otherwise it goes into the ring

@@ -15,7 +15,7 @@
 
 namespace rondo::net {
 
-/// What a rail needs to know when it is made.
+/// The arguments for making a rail.
 struct RailOptions {
   Rank rank = 0;
   int nranks = 0;

@@ -141,7 +141,7 @@ Status RemoteTransport::meet(const Options& options) {
     if (shm.ok()) local_ = std::move(*shm);
     else ready = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
-  // Whether zero-copy by address works: known only now, after the host's ranks have met.
+  // Zero-copy by address is known to work only after the host's ranks have met.
   const bool sends_zero_copy = local_ == nullptr || local_->can_pull();
   RONDO_TRY_ASSIGN(const std::vector<bool> zero_copy,
                    exchange_outcomes(ready.ok() ? Expected<bool>(sends_zero_copy) : ready, gather));

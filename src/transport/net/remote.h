@@ -117,7 +117,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Status meet(const Options& options);
   // The number of a rank among those of this host; -1: on another host.
   int index_here(Rank r) const { return machines_.same_host(r, rank_) ? machines_.local(r) : -1; }
-  // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
+  // Too many ranks to connect to all of them: the Bootstrap sends announcements to all.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;
@@ -153,7 +153,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   StatusPage own_page_{};
   PairPage own_pair_page_{};
 
-  std::mutex mutex_;  // guards the rails, the FIFOs' bookkeeping and what messages change
+  std::mutex mutex_;  // guards the rails, the FIFOs' bookkeeping and the state below
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<ProxySlots> slots_;
   std::unordered_set<uint64_t> ready_readers_;  // packed keys of proxied connections

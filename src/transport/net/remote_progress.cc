@@ -1,4 +1,4 @@
-// How a RemoteTransport moves messages: the driver, the poller, and a departing rank.
+// Moves the messages of a RemoteTransport: the driver, the poller, and a departing rank.
 #include <poll.h>
 #include <sched.h>
 #include <unistd.h>

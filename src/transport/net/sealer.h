@@ -43,7 +43,7 @@ class Sealer {
   bool open(Rank from, std::string_view header, const std::byte* sealed, size_t bytes, std::byte* plain);
 
  private:
-  /// Which of the last kWindow counters of a peer were received.
+  /// A peer's last kWindow counters: a bit for each, set if it was received.
   struct Seen {
     uint64_t next = 0;  // above all received counters
     std::vector<bool> recent = std::vector<bool>(kWindow);

@@ -152,7 +152,7 @@ class TcpRail final : public Rail {
   void keep_out_of_buffers(Connection& c);
 
   std::optional<IpAddress> local_;    // the interface's
-  Acceptor<FixedGreeting> acceptor_;  // of connections that have not said yet whose they are
+  Acceptor<FixedGreeting> acceptor_;  // of connections whose rank is not known yet
   size_t num_admitted_ = 0;
   std::vector<Pair> pairs_;  // by rank of the peer
   std::vector<std::unique_ptr<Connection>> connections_;

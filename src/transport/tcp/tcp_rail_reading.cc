@@ -1,4 +1,4 @@
-// How a TcpRail reads: frames and headers through a small buffer, data to their destination.
+// A TcpRail reads frames and headers through a small buffer, and data to their destination.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
