@@ -125,6 +125,11 @@ sizes() {
   done
   return $bad
 }
+# The path between devices that cannot access each other.
+host_memory() {
+  test_of gpu_device_threads_gpu_test '*HostMemory'
+  test_of gpu_device_processes_gpu_test '*HostMemory'
+}
 # Eight threads with fewer or more hardware queues of the device.
 queues() {
   local engine
@@ -229,7 +234,7 @@ if [ $list = 0 ]; then
   : >"$out/$log"
   python3 -B "$scripts/gpu_report.py" start "$sets" $quick "$bundle/about.json" >"$out/$lines"
 fi
-processes=gpu_device_processes_gpu_test
+threads=gpu_device_threads_gpu_test processes=gpu_device_processes_gpu_test
 
 part A info 20 device_info
 part A unit 60 test_of gpu_kernels_gpu_test '*'
@@ -237,14 +242,16 @@ part A protocols 60 protocols
 part A two_processes 40 two_processes
 part A sizes 200 sizes
 part A bandwidth 40 bandwidth
-part B conformance 120 test_of gpu_device_threads_gpu_test '*'
+part B conformance 120 test_of $threads '-*HostMemory'
 part B ipc 15 test_of $processes '*Ipc*'
-part B processes 100 test_of $processes '-*Ipc*:*AKilledRank'
+part B processes 100 test_of $processes '-*Ipc*:*AKilledRank:*Host*'
 part B killed_rank 20 test_of $processes '*AKilledRank'
 part B graphs 20 test_of gpu_graphs_gpu_test '*'
 part B queues_8 30 queues 8
 part B queues_32 30 queues 32
 part B training 75 test_of gpu_training_gpu_test '*'
+part B host_memory 40 host_memory
+part B hosts 40 test_of $processes '*Hosts'
 part C copies 30 bandwidth
 part C perf_2 65 perf 2
 part C perf_8 85 perf 8

@@ -40,6 +40,8 @@ SHOWS = {
     "queues_8": "8 threads, 8 hardware queues",
     "queues_32": "8 threads, 32 hardware queues",
     "training": "sharded training, bits of the host",
+    "host_memory": "threads and processes through pinned host memory",
+    "hosts": "two ranks, each in a network namespace, over TCP",
     "copies": "kernels beside the device's copy",
     "perf": "times of calls",
     "perf_1": "times of calls, 1 rank",

@@ -157,17 +157,17 @@ LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const Rank
                        const LinkPreferences& preferences) {
   if (a.host != b.host) return {.reason = "on different hosts: not by a GPU transport"};
   RONDO_CHECK(a.device < machine.devices.size() && b.device < machine.devices.size());
+  const auto host = [&](std::string why) {
+    return through_host(machine, a.device, b.device, std::move(why) + ": through host memory");
+  };
+  if (!preferences.p2p) return host("P2P is turned off (RONDO_P2P_LEVEL=loc)");
   if (a.device == b.device) {
     if (a.process != b.process && a.container != b.container)
       return through_host(machine, a.device, b.device,
                           "the ranks run in different containers, which cannot open each other's memory");
     return same_device(machine.devices[a.device], a, b);
   }
-  const auto host = [&](std::string why) {
-    return through_host(machine, a.device, b.device, std::move(why) + ": through host memory");
-  };
   if (std::string why = impossible(machine, a, b); !why.empty()) return host(std::move(why));
-  if (!preferences.p2p) return host("P2P is turned off (RONDO_P2P_LEVEL=loc)");
   const GpuPair& pair = machine.pair(a.device, b.device);
   const GpuDevice &x = machine.devices[a.device], &y = machine.devices[b.device];
   if (pair.nvlinks > 0 || (x.switch_links > 0 && y.switch_links > 0)) return by_nvlink(machine, a.device, b.device);

@@ -1,5 +1,5 @@
-// On a real device shared by several processes: the stream engine, conformance and random calls; a killed rank; memory
-// of another process.
+// On a real device shared by several processes: the stream engine, conformance and random calls, also through host
+// memory and between hosts; a killed rank; memory of another process.
 // labels: gpu
 // timeout: 400
 // separate
@@ -16,11 +16,11 @@
 namespace rondo::testing {
 namespace {
 
-void conform(int nranks, size_t num_cases) {
+void conform(World world, int nranks, size_t num_cases, const std::string& settings = {}) {
   const std::vector<Case> all = product_cases(nranks);
   std::vector<Case> cases;
   for (size_t i = 0; i < num_cases; ++i) cases.push_back(all[i * 7919 % all.size()]);
-  run_cases(World::kProcesses, nranks, Memory::kDevice, cases, gpu_config(nranks));
+  run_cases(world, nranks, Memory::kDevice, cases, gpu_config(nranks, settings));
 }
 
 // A child exports memory, and its own child opens it. Returns what the driver refuses.
@@ -78,7 +78,18 @@ TEST(DeviceProcessesGpuTest, IpcReachesMemoryOfAnotherProcess) {
 }
 TEST(DeviceProcessesGpuTest, TenThousandRandomCalls) {
   RONDO_NEEDS_GPU();
-  for (const int nranks : {2, 4, 8}) conform(nranks, full_or_quick(3400, 20));
+  for (const int nranks : {2, 4, 8}) conform(World::kProcesses, nranks, full_or_quick(3400, 20));
+}
+TEST(DeviceProcessesGpuTest, ThroughHostMemory) {
+  RONDO_NEEDS_GPU();
+  conform(World::kProcesses, 3, full_or_quick(300, 20), "p2p_level = loc");
+}
+// Each host has a rank, which uses the device as if it were alone there. The data go through pinned memory and TCP.
+TEST(DeviceProcessesGpuTest, Hosts) {
+  RONDO_NEEDS_GPU();
+  if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
+  for (const char* engine : {"interpreter", "stream"})
+    conform(World::kHosts, 2, full_or_quick(150, 20), std::string("transport = tcp\ndevice_engine = ") + engine);
 }
 TEST(DeviceProcessesGpuTest, Megabytes) {
   RONDO_NEEDS_GPU();

@@ -39,6 +39,11 @@ TEST(DeviceThreadsGpuTest, Streams) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 3, 4}) conform(nranks, "device_engine = stream", 9);
 }
+TEST(DeviceThreadsGpuTest, ThroughHostMemory) {
+  RONDO_NEEDS_GPU();
+  for (const char* engine : {"interpreter", "stream"})
+    conform(3, std::string("p2p_level = loc\ndevice_engine = ") + engine, 9);
+}
 TEST(DeviceThreadsGpuTest, Megabytes) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 4})
