@@ -242,16 +242,16 @@ part A protocols 60 protocols
 part A two_processes 40 two_processes
 part A sizes 200 sizes
 part A bandwidth 40 bandwidth
-part B conformance 120 test_of $threads '-*HostMemory'
+part B conformance 110 test_of $threads '-*HostMemory'
 part B ipc 15 test_of $processes '*Ipc*'
-part B processes 100 test_of $processes '-*Ipc*:*AKilledRank:*Host*'
-part B killed_rank 20 test_of $processes '*AKilledRank'
-part B graphs 20 test_of gpu_graphs_gpu_test '*'
-part B queues_8 30 queues 8
-part B queues_32 30 queues 32
-part B training 75 test_of gpu_training_gpu_test '*'
-part B host_memory 40 host_memory
-part B hosts 40 test_of $processes '*Hosts'
+part B processes 85 test_of $processes '-*Ipc*:*AKilledRank:*Host*'
+part B killed_rank 15 test_of $processes '*AKilledRank'
+part B graphs 15 test_of gpu_graphs_gpu_test '*'
+part B queues_8 20 queues 8
+part B queues_32 20 queues 32
+part B training 60 test_of gpu_training_gpu_test '*'
+part B host_memory 30 host_memory
+part B hosts 30 test_of $processes '*Hosts'
 part C copies 30 bandwidth
 part C perf_2 65 perf 2
 part C perf_8 85 perf 8

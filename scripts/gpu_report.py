@@ -2,7 +2,7 @@
 """Records and reports the runs of scripts/gpu_check.sh.
 
   gpu_report.py result OUT.json gpu_A.jsonl gpu_B.jsonl ...   makes a result file; a part of a later file counts
-  gpu_report.py page RESULT.json [--check]                    writes its rows into docs/gpu-status.md, or compares them
+  gpu_report.py page RESULT.json ... [--check]                writes their rows into docs/gpu-status.md, or compares them
 
 scripts/gpu_check.sh calls:
 
@@ -114,8 +114,10 @@ def perf_rows(text: str) -> list[dict]:
 
 
 def part(name: str, status: int, seconds: int, text: str) -> dict:
-    """The line of a part. GoogleTest's status is 0 if all tests were skipped. Paths of sources begin at their room."""
+    """The line of a part. GoogleTest's status is 0 if all tests were skipped. Paths of sources begin at their room, and
+    there are no ids of devices."""
     text = re.sub(r"(?<!\S)/\S*/(?=(?:src|tests|tools|bench)/)", "", text)
+    text = re.sub(r"\bGPU(-[0-9a-f]+){5}\b", "GPU-...", text)
     if status == 0 and "[  PASSED  ] 0 tests" in text:
         status = 77
     line: dict = {"part": name, "status": WORDS.get(status, f"failed ({status})"), "seconds": seconds}
@@ -233,11 +235,11 @@ def time_rows(parts: list[dict], copy: float) -> list[str]:
     return made
 
 
-def block(path: Path) -> str:
+def tables(path: Path) -> list[str]:
     found = json.loads(path.read_text())
     what = found["device"]
     name = f"{what['name']}, driver {what['driver_version']}, devices: {what['devices']}"
-    lines = [BEGIN, "", f"{name}; all ranks shared one ([{path.name}](../bench/results/{path.name})).", "",
+    lines = [f"{name}; all ranks shared one", f"([{path.name}](../bench/results/{path.name})).", "",
              "| Part | Shows | Result | Seconds |", "|---|---|---|---|"]
     for p in found["parts"]:
         lines.append(f"| `{p['part']}` | {SHOWS.get(p['part'], '')} | {result_text(p)} | {p['seconds']} |")
@@ -247,19 +249,20 @@ def block(path: Path) -> str:
                   f"({copy:,.0f} GB/s), if the ranks read and wrote no more than they must.", "",
                   f"| Ranks, engine, protocol | {' | '.join(PAGE_SIZES.values())} | longest | of the copy |",
                   "|---|" + "---|" * (len(PAGE_SIZES) + 2), *rows]
-    return "\n".join([*lines, "", END])
+    return [*lines, ""]
 
 
-def page(path: Path, check: bool) -> int:
+def page(paths: list[Path], check: bool) -> int:
     text = PAGE.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         fail(f"{PAGE} needs one line {BEGIN} and one line {END}")
     begin, end = text.index(BEGIN), text.index(END) + len(END)
-    made = text[:begin] + block(path) + text[end:]
+    made = text[:begin] + "\n".join([BEGIN, "", *(line for p in paths for line in tables(p)), END]) + text[end:]
     if not check:
         PAGE.write_text(made)
     elif made != text:
-        print(f"gpu_report: {PAGE.name} differs from {path}: run scripts/gpu_report.py page {path}", file=sys.stderr)
+        names = " ".join(map(str, paths))
+        print(f"gpu_report: {PAGE.name} differs from {names}: run scripts/gpu_report.py page {names}", file=sys.stderr)
         return 1
     return 0
 
@@ -273,8 +276,8 @@ def main(args: list[str]) -> int:
     if len(args) >= 3 and args[0] == "result":
         Path(args[1]).write_text(json.dumps(result([Path(a) for a in args[2:]]), indent=1) + "\n")
         return 0
-    if args[:1] == ["page"] and (len(args) == 2 or args[2:] == ["--check"]):
-        return page(Path(args[1]), len(args) == 3)
+    if args[:1] == ["page"] and (results := [Path(a) for a in args[1:] if a != "--check"]):
+        return page(results, args[-1] == "--check")
     print(__doc__, file=sys.stderr)
     return 2
 
