@@ -2,7 +2,7 @@
 """Records and reports the runs of scripts/gpu_check.sh.
 
   gpu_report.py result OUT.json gpu_A.jsonl gpu_B.jsonl ...   makes a result file; a part of a later file counts
-  gpu_report.py page RESULT.json ... [--check]                writes their rows into docs/gpu-status.md, or compares them
+  gpu_report.py page RESULT.json ... [--check]                writes rows into docs/gpu-status.md, or compares them
 
 scripts/gpu_check.sh calls:
 
