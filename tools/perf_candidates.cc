@@ -66,7 +66,7 @@ double MeasuredPoint::regret() const {
 std::string candidate_name(const Candidate& c) {
   if (c.algorithm->direct) return std::string(c.algorithm->name);
   if (c.protocol == Protocol::kInline) return fmt::format("{} inline", c.algorithm->name);
-  return fmt::format("{} simple {}", c.algorithm->name, c.message_bytes);
+  return fmt::format("{} simple {}{}", c.algorithm->name, c.message_bytes, c.whole_ring ? " whole" : "");
 }
 
 CandidateBench::CandidateBench(Communicator& comm, uint64_t max_bytes, const CandidateBenchOptions& options)

@@ -49,7 +49,7 @@ struct CandidateBenchOptions {
   bool registered = false;  // buffers from Communicator::alloc: mapped by all ranks
 };
 
-/// "ring simple 16384", "one_shot inline": a unique name of the candidate.
+/// "ring simple 16384", "ring simple 16384 whole" (the whole ring), "one_shot inline": a unique name of the candidate.
 std::string candidate_name(const Candidate& c);
 
 class CandidateBench {

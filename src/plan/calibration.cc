@@ -31,7 +31,7 @@ std::optional<T> number(std::string_view s) {
 std::string spread_name(size_t term) { return fmt::format("spread.{}", kCostTerms[term].name); }
 std::string oversubscribed_name(size_t term) { return fmt::format("crowded.{}", kCostTerms[term].name); }
 
-constexpr std::string_view kForms[] = {"inline", "short", "long"}, kDirectForms[] = {"copied", "mapped"};
+constexpr std::string_view kForms[] = {"inline", "short", "long", "whole"}, kDirectForms[] = {"copied", "mapped"};
 
 std::span<const std::string_view> forms_of(const Algorithm& a) {
   if (a.direct) return kDirectForms;

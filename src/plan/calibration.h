@@ -1,6 +1,6 @@
 // Calibration: the planner's constants as measured by `rondo calibrate`, and their file.
 //
-//     rondo_calibration = 2                 version; other versions are reported and not used
+//     rondo_calibration = 3                 version; other versions are reported and not used
 //     cpu = Intel(R) Xeon(R) Processor      on another processor the file is reported and not used
 //     date = 2026-11-21 13:00:00            for information
 //     near_bytes = 1048576
@@ -22,7 +22,7 @@
 
 namespace rondo {
 
-inline constexpr int kCalibrationVersion = 2;
+inline constexpr int kCalibrationVersion = 3;
 
 struct Calibration {
   int version = kCalibrationVersion;

@@ -13,15 +13,16 @@
 
 namespace rondo {
 
-/// The data path of a candidate. Algorithms with messages have the first three forms. Direct algorithms have the last
-/// two: copies by the kernel, or access through mappings.
-enum class CostForm : uint8_t { kInline = 0, kShort = 1, kLong = 2, kCopied = 0, kMapped = 1 };
+/// The data path of a candidate. Algorithms with messages have the first four forms: header lines, short or long
+/// messages, messages that use the whole ring. Direct algorithms have the last two: copies by the kernel, or access
+/// through mappings.
+enum class CostForm : uint8_t { kInline = 0, kShort = 1, kLong = 2, kWhole = 3, kCopied = 0, kMapped = 1 };
 
 /// It is trivially copyable, because all ranks get rank 0's corrections when a communicator is made.
 struct CostCorrections {
   /// The worlds. A world is a measured configuration: 2, 4, 8 ranks with a core each; 2 and 4 ranks on each core.
   static constexpr std::string_view kWorldNames[] = {"spread_2", "spread_4", "spread_8", "crowded_2", "crowded_4"};
-  static constexpr size_t kWorlds = 5, kRows = 64, kForms = 3, kSizes = 12;
+  static constexpr size_t kWorlds = 5, kRows = 64, kForms = 4, kSizes = 12;
   static constexpr double kFirstBytes = 8, kRatio = 4;  // sizes: 8 B, 32 B, ... 32 MiB
   static constexpr double kMost = 128;                  // times longer or shorter
 

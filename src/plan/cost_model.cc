@@ -58,9 +58,10 @@ class Counter {
     at(CostTerm::kMessage) = work_.steps * loops;
     at(CostTerm::kEnd) += work_.ends * loops;
     bytes(CostTerm::kRingByte, CostTerm::kFarRingByte, work_.ring_share * size_);
-    const double in_use = work_.connections * std::min(c_.lap_bytes, c_.chunk_bytes);
-    at(CostTerm::kLongRingByte) =
-        work_.ring_share * size_ * far_part(in_use, static_cast<double>(model_.near_bytes));
+    const double in_use = work_.connections * (c_.whole_ring ? c_.lap_bytes : std::min(c_.lap_bytes, c_.chunk_bytes));
+    const double evicted = far_part(in_use, static_cast<double>(model_.near_bytes));
+    at(CostTerm::kDirtyRingByte) = work_.ring_share * size_ * (1 - evicted);
+    at(CostTerm::kLongRingByte) = work_.ring_share * size_ * evicted;
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1 || c_.both_send) return;  // other work fills this time

@@ -11,6 +11,7 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // message sizes in bytes
+constexpr uint64_t kRingBytes = kMaxDataLines * kLong;     // of a connection on one host (transport/segment.h)
 
 std::string promise_names(uint32_t promises) {
   std::string text;
@@ -59,6 +60,13 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
   return {kShort, long_message(collective, chunk_bytes)};
 }
 
+// Returns true if messages of this length can use the whole ring in turn instead of a lap. Ranks that share a core find
+// each other's messages in its caches, so a lap is always better for them.
+bool Planner::may_use_whole_ring(double message_bytes) const {
+  return hosts_.one_host() && nranks_ > 1 && settings_.ranks_per_core == 1 &&
+         message_bytes * lap_messages() < static_cast<double>(kRingBytes);
+}
+
 // Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the longest
 // message permits, but at least four if ranks forward them and hosts do not share cores. For a sum the longest message
 // is half as long, so that its first part is sent while the rest arrives, unless the ranks' own cores copy the bytes of
@@ -88,7 +96,8 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const int shared = settings_.ranks_per_core;
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
                           v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
-                          static_cast<double>(c.message_bytes) * lap_messages(), nranks_ == 2 && !hosts_.one_host()},
+                          static_cast<double>(c.whole_ring ? kRingBytes : c.message_bytes * lap_messages()),
+                          c.whole_ring, nranks_ == 2 && !hosts_.one_host()},
                          settings_.costs);
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
@@ -111,6 +120,7 @@ CostForm Planner::form_of(const Candidate& c) const {
   if (c.algorithm->direct)
     return c.algorithm->pulls_only && !ports_.transport().may_be_direct() ? CostForm::kCopied : CostForm::kMapped;
   if (c.protocol == Protocol::kInline) return CostForm::kInline;
+  if (c.whole_ring) return CostForm::kWhole;
   return c.message_bytes <= 16 * 1024 ? CostForm::kShort : CostForm::kLong;
 }
 
@@ -218,10 +228,11 @@ Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, b
     const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
     const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // hosts: a few bytes may add a message
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
-    auto add = [&](Protocol protocol, uint64_t message_bytes) {
-      const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
+    auto add = [&](Protocol protocol, uint64_t message_bytes, bool whole_ring = false) {
+      const bool as_forced =
+          protocol == forced_.protocol && message_bytes == forced_.message_bytes && whole_ring == forced_.whole_ring;
       if (forced && !as_forced) return;
-      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, {}, 0});
+      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, whole_ring, {}, 0});
       forecast(c, volume, request.root);
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
@@ -231,8 +242,11 @@ Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, b
     };
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
     if (a.direct) add(Protocol::kSimple, 64 * 1024);
-    else if (wanted(Protocol::kSimple) || !lines_possible)
-      for (uint64_t bytes : message_sizes(a.collective, cut)) add(Protocol::kSimple, bytes);
+    else if (wanted(Protocol::kSimple) || !lines_possible) {
+      const std::vector<uint64_t> sizes = message_sizes(a.collective, cut);
+      for (const uint64_t bytes : sizes) add(Protocol::kSimple, bytes);
+      if (may_use_whole_ring(std::min(chunk, static_cast<double>(sizes[0])))) add(Protocol::kSimple, sizes[0], true);
+    }
   }
   correct(found, volume);
   std::ranges::stable_sort(found, [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
@@ -260,7 +274,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, cons
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts.get();
-  shape.lap_messages = lap_messages();
+  shape.lap_messages = c.whole_ring ? kWholeRing : lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
   // A promise about bits needs rings and trees in rank order, on whichever cores the ranks are.
@@ -321,11 +335,12 @@ Status Planner::plan_collective(const CallShape& request, Plan& plan) {
   const Candidate& best = found[0];
   plan.algorithm = best.algorithm;
   RONDO_TRY_ASSIGN(plan.program, build(request, best));
-  plan.reason = best.algorithm->direct
-                     ? fmt::format("{} from buffer to buffer, forecast {:.2f} us", best.algorithm->name,
-                                   best.forecast_ns / 1000)
-                     : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
-                                   protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
+  plan.reason =
+      best.algorithm->direct
+          ? fmt::format("{} from buffer to buffer, forecast {:.2f} us", best.algorithm->name, best.forecast_ns / 1000)
+          : fmt::format("{} {}, messages of {} B{}, forecast {:.2f} us", best.algorithm->name,
+                        protocol_name(best.protocol), best.message_bytes, best.whole_ring ? " in the whole ring" : "",
+                        best.forecast_ns / 1000);
   if (!hosts_.one_host())
     plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended ? " (pretended)" : "");
   if (depends_on_hosts(*best.algorithm) && request.promises == 0) plan.reason += order_text();

@@ -37,7 +37,7 @@ struct PlannerSettings : HostFacts {
   uint64_t message_bytes = 0;                                // RONDO_MESSAGE_BYTES; 0: free choice
   uint32_t device_least_blocks = 0, device_most_blocks = 0;  // RONDO_DEVICE_BLOCKS; 0: not said
   CostModel costs = built_in_costs();                        // or measured: RONDO_CALIBRATION
-  CostCorrections corrections;                               // likewise; 12 KiB
+  CostCorrections corrections;                               // likewise; 15 KiB
 };
 
 /// One way to run a call, and its forecast.
@@ -45,6 +45,7 @@ struct Candidate {
   const Algorithm* algorithm = nullptr;
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 0;  // longest message
+  bool whole_ring = false;     // its messages use the whole ring in turn (protocol/fifo.h), not a lap of few messages
   CostVector counts{};         // number of each constant
   double forecast_ns = 0;
 };
@@ -154,6 +155,7 @@ class Planner {
   void forecast(Candidate& c, const Volume& v, Rank root);
   void correct(std::vector<Candidate>& found, const Volume& v) const;
   std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
+  bool may_use_whole_ring(double message_bytes) const;
   uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
   /// Returns the lap (protocol/fifo.h) in messages. Ranks that share a core also share its caches. A shorter lap keeps

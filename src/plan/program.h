@@ -23,6 +23,9 @@ enum class Protocol : uint8_t { kInline, kSimple };
 constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
 inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
 
+/// Instead of a lap's number of messages: the lap is the whole ring.
+inline constexpr uint32_t kWholeRing = 0;
+
 /// An instruction with its operands resolved. Chunk ranges are unrolled: one message per chunk.
 struct ProgramStep {
   Verb verb;
@@ -54,7 +57,7 @@ struct ProgramShape {
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
-  uint32_t lap_messages = 32;           // lap of the ring's messages, if possible; at least kRingMessages
+  uint32_t lap_messages = 32;           // lap of the ring's messages; at least kRingMessages, or kWholeRing
   bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction
 };
 

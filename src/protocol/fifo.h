@@ -11,8 +11,10 @@
 // *Simple*: a message is one step. Its data is in the ring. The line's payload contains the offset (DataPlace). The
 // writer chooses the offset. It is after the previous message, or at the beginning of the ring when a *lap* of bytes
 // was used and the beginning is free. A message of kRestartBytes or more also starts at the beginning if the ring is
-// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. The data may also
-// stay in a buffer of the writer's process (zero-copy send, zero_copy.h). Its part of the ring is then still reserved.
+// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring, unless the lap is the
+// whole ring. The planner chooses the lap, because some processors read another core's recent writes slowly. The data
+// may also stay in a buffer of the writer's process (zero-copy send, zero_copy.h). Its part of the ring is then still
+// reserved.
 // *Multicast* has R readers on one FIFO. A message is written once, and all of them read it. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
@@ -123,7 +125,7 @@ class FifoWriter {
   RONDO_HOST_DEVICE bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
   /// Returns true if there is a free line for one step, and space for `bytes` > 0 of data in the ring. data() is this
   /// space until post_data. `lap`: the writer uses only so many bytes of the ring if possible, at least enough for
-  /// kRingMessages of the call's longest messages.
+  /// kRingMessages of the call's longest messages. With a lap as long as the ring it uses the whole ring in turn.
   RONDO_HOST_DEVICE bool room_for(uint32_t bytes, uint32_t lap) {
     return (bytes < kRestartBytes && step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
   }
@@ -223,7 +225,7 @@ class FifoWriter {
   RONDO_HOST_DEVICE bool find_place(uint32_t bytes, uint32_t lap) {
     const uint64_t behind = look();
     if (behind == 0) {
-      offset_ = 0;
+      if (lap < view_.data_bytes || offset_ + bytes > view_.data_bytes) offset_ = 0;
       free_end_ = lap < view_.data_bytes ? lap : view_.data_bytes;
       return true;
     }

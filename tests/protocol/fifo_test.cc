@@ -155,6 +155,20 @@ TEST(FifoRing, MessagesLieOneBehindTheOtherAndGoRoundWithinALap) {
   }
 }
 
+TEST(FifoRing, UsesTheWholeRingInTurnIfTheLapIsAsLong) {
+  RingConnection c;
+  const uint32_t reader_index = 0, bytes = 4000, num_places = 9 * place_bytes(kLongestBytes) / place_bytes(bytes);
+  Writer w(c.view(), &reader_index, 1);
+  Reader r(c.view(), 0);
+  for (uint32_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(w.room_for(bytes, UINT32_MAX)) << i;
+    EXPECT_EQ(w.data() - c.data.data(), i % num_places * place_bytes(bytes))
+        << "message " << i << ", the ring is empty";
+    send(w, bytes, 1);
+    r.release(1);
+  }
+}
+
 // Long messages reuse the same memory, which is in caches. A lap of them would not fit.
 TEST(FifoRing, BeginsAnewWhereALongMessageFindsItEmpty) {
   constexpr uint32_t kPlace = place_bytes(kRestartBytes);
@@ -200,7 +214,8 @@ TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
     uint64_t sent = 0, read = 0;
     for (int call = 0; call < 6; ++call) {
       // The reader finishes the earlier calls, and nothing of this one until the writer has to wait.
-      const uint32_t longest = 1 + static_cast<uint32_t>(random() % longest_of_ring), lap = place_bytes(longest) * 8;
+      const uint32_t longest = 1 + static_cast<uint32_t>(random() % longest_of_ring);
+      const uint32_t lap = random() % 2 == 0 ? place_bytes(longest) * 8 : UINT32_MAX;
       while (read < sent) r.release(1), ++read;
       uint32_t held = 0;
       for (;;) {
@@ -249,7 +264,8 @@ TEST(FifoRing, OverwritesNothingThatAReaderHasNotFinishedWith) {
     uint8_t value = 0;
     for (int i = 0; i < messages; ++i) {
       if (random() % 1000 == 0) longest = 1 + static_cast<uint32_t>(random() % longest_of_ring);
-      const uint32_t lap = place_bytes(longest) * (8 + 24 * (random() % 2));
+      const uint32_t messages_of_lap = 8 + 24 * (random() % 2);
+      const uint32_t lap = random() % 3 == 0 ? UINT32_MAX : place_bytes(longest) * messages_of_lap;
       const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
       if (random() % 2 == 0 && w.room_for(bytes, lap)) {
         ASSERT_LE(w.data() + bytes, c.data.data() + c.data.size());
