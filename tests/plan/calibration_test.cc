@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "algorithms/registry.h"
+#include "api/communicator_impl.h"
 #include "plan/environment_variable.h"
 #include "rondo/communicator.h"
 
@@ -193,6 +194,28 @@ TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
     EXPECT_EQ(costs->costs, built_in_costs());
     EXPECT_NE(from.find(why), std::string::npos) << from;
+  }
+}
+
+// On such a machine the rings of short calls leave the second-level cache before their memory is used again.
+TEST(Calibration, TheWholeRingIsUsedIfAnotherCoresRecentWritesAreReadSlowly) {
+  Calibration slow;
+  slow.cpu = processor_name(), slow.date = "2026-01-02";
+  slow.costs.spread[static_cast<size_t>(CostTerm::kDirtyRingByte)] = 0.08;
+  const File file(format_calibration(slow));
+  const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
+  auto comms = Communicator::init_all(2);
+  ASSERT_TRUE(comms.ok()) << comms.status().to_string();
+  Planner& planner = impl_of(*(*comms)[0]).planner();
+  if (planner.settings().ranks_per_core > 1) GTEST_SKIP() << "one CPU";
+  CallShape request;
+  for (const uint64_t bytes : {4096, 16384, 65536}) {
+    request.count_elems = bytes / 4;
+    const std::vector<Candidate> all = planner.candidates(request, /*staged_only=*/true).value();
+    EXPECT_TRUE(all[0].whole_ring) << bytes;
+    planner.force(&all[0]);
+    const std::string plan = (*comms)[0]->explain_plan(Collective::kAllReduce, bytes / 4, Dtype::kFloat32, Op::kSum);
+    EXPECT_NE(plan.find(" B in the whole ring"), std::string::npos) << plan;
   }
 }
 

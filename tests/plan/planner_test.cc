@@ -63,6 +63,22 @@ TEST(Planner, EveryCandidateCanBeForced) {
   EXPECT_EQ(explain(0), free_choice);
 }
 
+// The built-in constants are of a processor on which a short lap is faster.
+TEST(Planner, BuiltInConstantsKeepShortLaps) {
+  const EnvironmentVariable off("RONDO_CALIBRATION", "off");
+  const auto comms = make(2);
+  Planner& planner = impl_of(*comms[0]).planner();
+  if (planner.settings().ranks_per_core > 1) GTEST_SKIP() << "one CPU";
+  CallShape request;
+  size_t whole = 0;
+  for (request.count_elems = 128; request.count_elems <= uint64_t{16} << 20; request.count_elems *= 2) {
+    const std::vector<Candidate> all = planner.candidates(request, /*staged_only=*/true).value();
+    whole += static_cast<size_t>(std::ranges::count_if(all, [](const Candidate& c) { return c.whole_ring; }));
+    EXPECT_FALSE(all[0].whole_ring) << request.count_elems;
+  }
+  EXPECT_GT(whole, 0u) << "no candidate uses the whole ring";
+}
+
 TEST(Planner, SettingIsObeyedWhereItCanServeAndSaidWhereItCannot) {
   const EnvironmentVariable tree("RONDO_ALGO", "tree");
   const auto comms = make(4);

@@ -51,6 +51,10 @@ TEST(DeviceConformanceTest, ByStreams) {
   for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");
 }
 TEST(DeviceConformanceTest, ThroughHostMemory) { conform(3, 3, "p2p_level = loc"); }
+TEST(DeviceConformanceTest, ThroughHostMemoryOnOneDevice) {
+  conform(1, 2, "p2p_level = loc");
+  conform(1, 2, "p2p_level = loc\ndevice_engine = stream");
+}
 
 }  // namespace
 }  // namespace rondo::testing
