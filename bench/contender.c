@@ -276,12 +276,12 @@ static int measure_point(bench_loop* l, bench_point point) {
   return 0;
 }
 
-static float* allocate_private(uint64_t bytes) {
+static float* allocate_private(uint64_t bytes, int small_pages) {
   const uint64_t huge = 2u << 20;
   char* raw = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return NULL;
   char* aligned = (char*)(((uintptr_t)raw + huge - 1) / huge * huge);
-  madvise(aligned, bytes, MADV_HUGEPAGE);
+  madvise(aligned, bytes, small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   return (float*)aligned;
 }
 
@@ -297,7 +297,7 @@ int contender_run(const contender* self, const bench_options* options, bench_con
   for (int p = 0; p < options->num_points; ++p)
     if (memory_bytes(options->points[p]) > l.arena_bytes) l.arena_bytes = memory_bytes(options->points[p]);
   l.arena_bytes = padded(l.arena_bytes);
-  l.arena = self->allocate ? self->allocate(l.arena_bytes) : allocate_private(l.arena_bytes);
+  l.arena = self->allocate ? self->allocate(l.arena_bytes) : allocate_private(l.arena_bytes, options->small_pages);
   if (l.arena == NULL || bench_data_init(&l.data, self->rank, self->nranks) != 0) {
     fprintf(stderr, "rank %d: no memory for %llu bytes\n", self->rank, (unsigned long long)l.arena_bytes);
     return 3;

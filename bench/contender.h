@@ -49,6 +49,7 @@ typedef struct {
   double point_limit_s;  /* a point that is not finished by then ends the process */
   int attempts;          /* for a point disturbed by a moved CPU or by other programs */
   uint64_t rotate_bytes; /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
+  int small_pages;       /* no huge pages for private buffers */
   const char* control;   /* shared file in which the ranks meet; not used by forked contenders */
   int nranks;            /* forked contenders */
   int registered;        /* rondo: buffers from rondo_alloc */
@@ -78,7 +79,7 @@ typedef struct {
   int nranks;
   int rs_result_at_front; /* in-place reduce-scatter: result in block 0 (MPI) instead of block `rank` (rondo) */
   bench_call* calls[kBenchCollectives];
-  float* (*allocate)(uint64_t bytes); /* NULL: private memory with madvise(MADV_HUGEPAGE), as for all contenders */
+  float* (*allocate)(uint64_t bytes); /* NULL: private memory, in huge pages unless --small-pages, as for all */
 } contender;
 
 /* Parses the command line of a contender. Prints an error and exits with 2 if it is wrong. */

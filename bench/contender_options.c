@@ -19,6 +19,7 @@ static void usage_and_exit(const char* why) {
           "  --point-limit-s S      deadline of a point (60)\n"
           "  --attempts N           attempts for a disturbed point (2)\n"
           "  --rotate-bytes BYTES   cold regime: calls walk through this many bytes of buffers (0: hot)\n"
+          "  --small-pages          no huge pages for the buffers\n"
           "  --control FILE         MPI contenders: file in shared memory, the same for all ranks\n"
           "  --nranks N             rondo: ranks to start (2)\n"
           "  --registered           rondo: buffers from rondo_alloc\n"
@@ -61,6 +62,10 @@ void bench_parse(int argc, char** argv, bench_options* o) {
     const char* name = argv[i];
     if (strcmp(name, "--registered") == 0) {
       o->registered = 1;
+      continue;
+    }
+    if (strcmp(name, "--small-pages") == 0) {
+      o->small_pages = 1;
       continue;
     }
     if (i + 1 >= argc) usage_and_exit(name);

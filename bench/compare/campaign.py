@@ -38,6 +38,7 @@ class Plan:
     finalists: int
     screen_max_bytes: int
     large_rounds: int = LARGE_ROUNDS
+    pairs_of_a_placement: int = 0
 
 
 def progress(text: str) -> None:
@@ -147,7 +148,31 @@ class Campaign:
             next_s = time.monotonic() - start
             if number == self.plan.large_rounds:
                 next_s /= 2  # the large sizes are done
-        return self.plan.rounds
+        return self._hold_placement(order)
+
+    def _hold_placement(self, order: list[Contender]) -> int:
+        """Repeats the points that have too few pairs of one placement. Returns the number of the last round."""
+        number, wanted = self.plan.rounds, self.plan.pairs_of_a_placement
+        while left := [p for p in self.points if self._most_pairs(p) < wanted]:
+            if time.monotonic() > self.deadline_s:
+                names = ", ".join(f"{c} {size_name(b)}" for c, b in left)
+                self.results.notes.append(
+                    f"{self.nranks} processes: fewer than {wanted} undisturbed pairs in each placement: {names}"
+                )
+                break
+            number += 1
+            for contender in order:
+                mine = [p for p in left if contender.name in ("rondo", self.results.best_peer((self.nranks, *p)))]
+                self._measure(contender, mine, number, self.plan.loop)
+        return number
+
+    def _most_pairs(self, point: Point) -> int:
+        key = (self.nranks, *point)
+        peer = self.results.best_peer(key)
+        if peer is None or not self.results.rounds_of(key, "rondo"):
+            return self.plan.pairs_of_a_placement  # nothing to compare
+        ratios = self.results.by_placement(key, "rondo", peer)
+        return max((ratio.pairs for ratio in ratios.values()), default=0)
 
 
 def describe_plan(plan: Plan, rank_counts: list[int]) -> str:

@@ -26,6 +26,7 @@ class LoopSettings:
     point_limit_s: float = 45
     attempts: int = 2
     rotate_bytes: int = 0
+    small_pages: bool = False
 
     def arguments(self) -> list[str]:
         return [
@@ -41,6 +42,7 @@ class LoopSettings:
             str(self.attempts),
             "--rotate-bytes",
             str(self.rotate_bytes),
+            *(["--small-pages"] if self.small_pages else []),
         ]
 
 

@@ -144,6 +144,11 @@ def _summary(results: Results) -> list[dict[str, Any]]:
             "best_peer": peer,
             "best_peer_us": results.median_us(key, peer) if peer else None,
             "ratio": vars(ratio) if ratio else None,
+            "by_placement": {
+                name: vars(r) for name, r in results.by_placement(key, "rondo", peer).items()
+            }
+            if peer and us
+            else {},
         }
         if nranks == 2 and collective == "all_reduce":
             entry |= {

@@ -52,13 +52,25 @@ class Results:
         """contender over other, by rounds. Uses disturbed pairs and unequal placements only if there are no others."""
         mine, theirs = self.rounds_of(key, contender), self.rounds_of(key, other)
         common = sorted(set(mine) & set(theirs))
-        steady = [
-            k
-            for k in common
-            if mine[k]["placement"] == theirs[k]["placement"]
-            and not any(r[k][what] for r in (mine, theirs) for what in ("moved", "disturbed"))
-        ]
-        return ratio_of_pairs([mine[k]["median_us"] / theirs[k]["median_us"] for k in steady or common])
+        steady = [ratio for ratios in self._steady_pairs(mine, theirs).values() for ratio in ratios]
+        return ratio_of_pairs(steady or [mine[k]["median_us"] / theirs[k]["median_us"] for k in common])
+
+    def by_placement(self, key: Key, contender: str, other: str) -> dict[str, Ratio]:
+        """As paired, for each placement of the CPUs. Only undisturbed pairs of equal placement."""
+        pairs = self._steady_pairs(self.rounds_of(key, contender), self.rounds_of(key, other))
+        return {name: ratio for name, of in pairs.items() if (ratio := ratio_of_pairs(of)) is not None}
+
+    @staticmethod
+    def _steady_pairs(
+        mine: dict[int, dict[str, Any]], theirs: dict[int, dict[str, Any]]
+    ) -> dict[str, list[float]]:
+        """The ratios of undisturbed pairs of equal placement, by that placement."""
+        found: dict[str, list[float]] = {}
+        for k in sorted(set(mine) & set(theirs)):
+            undisturbed = not any(r[k][what] for r in (mine, theirs) for what in ("moved", "disturbed"))
+            if undisturbed and mine[k]["placement"] == theirs[k]["placement"]:
+                found.setdefault(mine[k]["placement"], []).append(mine[k]["median_us"] / theirs[k]["median_us"])
+        return found
 
     def handover(self, name: str) -> float | None:
         values = [h[name] for h in self.handovers if h.get(name)]
