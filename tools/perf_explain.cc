@@ -83,7 +83,7 @@ class Explainer {
                collective_name(*options_.operation->collective), comm_.size(), run_.ranks_are,
                dtype_name(options_.dtypes[0]), settings.ranks_per_core, constants(),
                "*: the planner's choice; forecast and measured are microseconds of a call in back-to-back calls");
-    fmt::print("{:>12}    {:<30} {:>10} {:>10} {:>6}\n", "bytes", "candidate", "forecast", "measured", "ratio");
+    fmt::print("{:>12}    {:<36} {:>10} {:>10} {:>6}\n", "bytes", "candidate", "forecast", "measured", "ratio");
   }
 
   void finish(OrderedJson points) const {
@@ -142,7 +142,7 @@ std::string explain_text(const MeasuredPoint& point) {
   const size_t best = point.best();
   for (size_t i = 0; i < point.candidates.size(); ++i) {
     const MeasuredCandidate& m = point.candidates[i];
-    text += fmt::format("{:>12}  {} {:<30} {:>10} {:>10} {:>6.2f}{}\n", i == 0 ? std::to_string(point.bytes) : "",
+    text += fmt::format("{:>12}  {} {:<36} {:>10} {:>10} {:>6.2f}{}\n", i == 0 ? std::to_string(point.bytes) : "",
                         i == 0 ? '*' : ' ', candidate_name(m.candidate),
                         format_number(m.candidate.forecast_ns / 1000, 10), format_number(m.median_ns() / 1000, 10),
                         m.candidate.forecast_ns / m.median_ns(), i == best ? "  best" : "");
