@@ -40,20 +40,20 @@ struct Ll128 {
   };
   /// Loads one piece of kN lines, `stride` bytes apart, all in flight together. Then call arrived().
   template <uint32_t kN>
-  RONDO_HOST_DEVICE static void load(const std::byte* line, uint32_t stride, uint32_t piece, uint32_t fingerprint,
-                                     uint64_t step, Pieces<kN>& v) {
-    uint64_t flags[kN];
-    Mem::load_pieces(line, stride, piece, v.data, flags);
+  RONDO_HOST_DEVICE static void load(const std::byte* line, uint32_t stride, uint32_t piece, uint64_t flag,
+                                     Pieces<kN>& v) {
+    uint64_t found[kN];
+    Mem::load_pieces(line, stride, piece, v.data, found);
     v.missing = 0;
     v.other = false;
     RONDO_UNROLL
-    for (uint32_t u = 0; u < kN; ++u) check(u, flags[u], fingerprint, step, v);
+    for (uint32_t u = 0; u < kN; ++u) check(u, found[u], flag, v);
   }
   /// Returns kReady if all loaded lines are of this message. Loads those again that are not. All threads of a line get
   /// the same result.
   template <uint32_t kN>
-  RONDO_HOST_DEVICE static Arrival arrived(const std::byte* line, uint32_t stride, uint32_t piece, uint32_t fingerprint,
-                                           uint64_t step, Pieces<kN>& v) {
+  RONDO_HOST_DEVICE static Arrival arrived(const std::byte* line, uint32_t stride, uint32_t piece, uint64_t flag,
+                                           Pieces<kN>& v) {
     if (v.missing == 0) return Arrival::kReady;
     if (v.other) return Arrival::kMismatch;
     const uint32_t missing = v.missing;
@@ -61,20 +61,19 @@ struct Ll128 {
     RONDO_UNROLL
     for (uint32_t u = 0; u < kN; ++u) {
       if ((missing >> u & 1) == 0) continue;
-      uint64_t flag;
-      v.data[u] = Mem::load_piece(line + u * stride, piece, flag);
-      check(u, flag, fingerprint, step, v);
+      uint64_t found;
+      v.data[u] = Mem::load_piece(line + u * stride, piece, found);
+      check(u, found, flag, v);
     }
     return Arrival::kNotYet;
   }
 
  private:
   template <uint32_t kN>
-  RONDO_HOST_DEVICE_INLINE static void check(uint32_t u, uint64_t flag, uint32_t fingerprint, uint64_t step,
-                                             Pieces<kN>& v) {
-    if (flag == make_flag(fingerprint, step)) return;
+  RONDO_HOST_DEVICE_INLINE static void check(uint32_t u, uint64_t found, uint64_t flag, Pieces<kN>& v) {
+    if (found == flag) return;
     v.missing |= 1u << u;
-    v.other = v.other || same_step(flag, step);
+    v.other = v.other || ((found ^ flag) & kStepMask) == 0;
   }
 };
 

@@ -27,9 +27,9 @@ Arrival load_ll(const std::byte* line, uint32_t flag, uint64_t& data) {
 }
 Arrival load_ll128(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step, WordPair& data) {
   Ll128<HostMem>::Pieces<1> v;
-  Ll128<HostMem>::load(line, 0, piece, fingerprint, step, v);
+  Ll128<HostMem>::load(line, 0, piece, make_flag(fingerprint, step), v);
   data = v.data[0];
-  return Ll128<HostMem>::arrived(line, 0, piece, fingerprint, step, v);
+  return Ll128<HostMem>::arrived(line, 0, piece, make_flag(fingerprint, step), v);
 }
 
 TEST(Ll, FlagsAreNeverZeroAndTellOperationsApart) {
@@ -95,15 +95,15 @@ TEST(Ll128, SeveralLinesAtOnce) {
       std::memset(lines, 0, kApart + kLl128LineBytes);
       store(1 - late, kName);
       Ll128<HostMem>::Pieces<2> v;
-      Ll128<HostMem>::load(lines, kApart, piece, kName, 5, v);
-      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kNotYet);
+      Ll128<HostMem>::load(lines, kApart, piece, make_flag(kName, 5), v);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, make_flag(kName, 5), v), Arrival::kNotYet);
       store(late, kName);
-      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kNotYet);
-      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kReady);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, make_flag(kName, 5), v), Arrival::kNotYet);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, make_flag(kName, 5), v), Arrival::kReady);
       for (uint32_t u = 0; u < 2; ++u) EXPECT_EQ(v.data[u].lo, 100 * u + piece);
       store(late, kName + 1);
-      Ll128<HostMem>::load(lines, kApart, piece, kName, 5, v);
-      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, kName, 5, v), Arrival::kMismatch);
+      Ll128<HostMem>::load(lines, kApart, piece, make_flag(kName, 5), v);
+      EXPECT_EQ(Ll128<HostMem>::arrived(lines, kApart, piece, make_flag(kName, 5), v), Arrival::kMismatch);
     }
   }
 }

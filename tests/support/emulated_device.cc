@@ -39,6 +39,7 @@ class EmulatedDevices::Index final : public PortIndex {
   Index(EmulatedDevices& all, RankState& rank) : all_(all), rank_(rank) {}
 
   Expected<uint16_t> reader(const ReadPort& port, ConnectionForm form) override {
+    form = all_.form_of(port.key, form);
     const auto [it, made] = rank_.read_index.try_emplace(name_of(port.key, form), rank_.read_index.size());
     if (!made) return it->second;
     const Connection& c = all_.connection(port.key, form);
@@ -53,6 +54,7 @@ class EmulatedDevices::Index final : public PortIndex {
     return it->second;
   }
   Expected<uint16_t> writer(const WritePort& port, ConnectionForm form) override {
+    form = all_.form_of(port.key, form);
     const auto [it, made] = rank_.write_index.try_emplace(name_of(port.key, form), rank_.write_index.size());
     if (!made) return it->second;
     const Connection& c = all_.connection(port.key, form);
@@ -102,6 +104,11 @@ EmulatedDevices::~EmulatedDevices() = default;
 
 DeviceControl& EmulatedDevices::control(Rank rank) { return ranks_[static_cast<size_t>(rank)]->control; }
 DeviceComm& EmulatedDevices::comm(Rank rank) { return ranks_[static_cast<size_t>(rank)]->comm; }
+
+ConnectionForm EmulatedDevices::form_of(const ConnectionKey& key, ConnectionForm form) const {
+  const bool ring = shape_.has_ring != nullptr && shape_.has_ring(key) && !DeviceLayout::has_lines(form);
+  return ring ? ConnectionForm::kRing : form;
+}
 
 EmulatedDevices::Connection& EmulatedDevices::connection(const ConnectionKey& key, ConnectionForm form) {
   const auto [it, made] = connections_.try_emplace(name_of(key, form));

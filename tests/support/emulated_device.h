@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -35,6 +36,7 @@ struct EmulatedShape {
   uint32_t num_lines = 8;             // K of all connections
   uint64_t max_message_bytes = 4096;  // sizes rings and slots
   uint64_t first_step = 0;            // of all connections, as if that many messages had passed
+  std::function<bool(const ConnectionKey&)> has_ring = {};  // in place of slots, as connections between hosts
 };
 
 /// A rank's program on its device, and the counts of its calls.
@@ -81,6 +83,7 @@ class EmulatedDevices {
   };
   struct RankState;
   class Index;
+  ConnectionForm form_of(const ConnectionKey& key, ConnectionForm form) const;
   Connection& connection(const ConnectionKey& key, ConnectionForm form);
 
   EmulatedShape shape_;

@@ -68,7 +68,7 @@ struct BlockState {
   // For the current message:
   const std::byte* sources[kMaxReads + 1];
   std::byte* sinks[kMaxWrites + 1];
-  uint64_t source_flags[kMaxReads + 1], sink_flags[kMaxWrites + 1];  // kLl, kLl128: flags of their lines
+  uint64_t source_flags[kMaxReads + 1], sink_flags[kMaxWrites + 1];  // of their lines; 0: there are no lines
   FifoPost posts[2][kMaxReads + kMaxWrites];                         // by port (BlockCalls::turn_)
 };
 

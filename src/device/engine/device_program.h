@@ -25,7 +25,8 @@
 namespace rondo {
 
 /// Protocol of messages on a device. kLl: words of 4 B data and 4 B flag. kLl128: lines of 120 B data and an 8 B flag,
-/// if line stores are atomic. kSimple: data in the ring, followed by a flag (protocol/fifo.h).
+/// if line stores are atomic. kSimple: data in the ring, followed by a flag (protocol/fifo.h). Programs of kLl and
+/// kLl128 use rings too, on connections between hosts.
 enum class DeviceProtocol : uint8_t { kSimple, kLl, kLl128 };
 inline constexpr int kNumDeviceProtocols = 3;
 constexpr const char* protocol_name(DeviceProtocol p) {
@@ -108,7 +109,7 @@ struct DeviceCounts {
   uint32_t longer[2];      //   "
   uint64_t num_loops;      // of the longest channel
   uint32_t num_channels;
-  uint32_t lap_bytes;    // Simple: as Program::lap_bytes
+  uint32_t lap_bytes;    // of rings: as Program::lap_bytes
   uint32_t fingerprint;  // of the messages' shape
   uint32_t pairwise;     // 1: all_to_all_v (pair_fingerprint)
 };
@@ -116,8 +117,8 @@ static_assert(sizeof(DeviceCounts) == 48);
 
 /// One end of a connection in one channel, as stored in device memory between kernels.
 struct DeviceWriteEnd {
-  FifoView view;        // kLl, kLl128: data is num_lines slots of slot_bytes; lines is unused
-  uint32_t slot_bytes;  // kLl, kLl128: with flags
+  FifoView view;        // slot_bytes != 0: data is num_lines slots of kLl or kLl128; lines is unused
+  uint32_t slot_bytes;  // with flags; 0: a ring, or lines of credits
   uint32_t num_readers;
   const uint32_t* readers;  // num_readers indices of counters
   uint64_t step;

@@ -76,8 +76,7 @@ class Lowering {
     c_.num_loops =
         p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
     const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;
-    if (h_.protocol == DeviceProtocol::kSimple && !p_.direct)
-      c_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * kRingMessages;
+    if (!p_.direct) c_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * kRingMessages;
   }
 
   Status add_lane(size_t lane) {

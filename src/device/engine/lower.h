@@ -36,7 +36,9 @@ constexpr ConnectionForm form_of(DeviceProtocol p) {
                                       : ConnectionForm::kWideLines;
 }
 
-/// Assigns ends of connections to places in a channel's tables (DeviceComm::reads, ::writes), equal in all channels.
+/// Assigns ends of connections to places in a channel's tables (DeviceComm::reads, ::writes), equal in all channels. It
+/// may give a connection a ring in place of slots (kWords, kWideLines), at all its ends. The kernel takes the form of a
+/// message from the end.
 class PortIndex {
  public:
   virtual ~PortIndex() = default;

@@ -1,9 +1,12 @@
-// Messages: processes one message with resolved operands, in the protocol of its program.
+// Messages: processes one message with resolved operands.
 //
 //     poll      the thread of each port waits for it: data of a receive, space of a send | all threads agree to go on,
 //     gather    tables of sources and sinks: the own chunk, rings, slots; of stores      | or leave
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
 //     post      one of the last threads for each port: the store of the flag or the counter
+//
+// The connection of a port has a ring or slots of lines (slot_bytes != 0). In a program of LL or LL128 each port may
+// have either: connections between hosts have rings. In a Simple program all have rings.
 //
 // Invariant: until the first barrier of a message an end belongs to the thread that polls its port. That thread already
 // advances it. Afterwards no thread changes it until the next message.
@@ -49,34 +52,20 @@ class Messages : public BlockCalls<Env, Ops> {
       return true;
     }
     const DeviceProgram& p = b_.program;
-    if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o);
-    ReduceStep r = reduce_step(shape, o);
     const uint32_t bytes = static_cast<uint32_t>(o.num_elems * p.wire_bytes);
+    const uint32_t first_send = shape.has_dst ? 1 : 0;
+    ReduceStep r = reduce_step(shape, o);
     put_own(shape, r, o);
-    const bool arrived = poll(
-        shape,
-        [&](uint32_t i, uint32_t end, FifoPost& post) {
-          FifoReader<Mem>& reader = b_.readers[end];
-          if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
-                                 [&] { return reader.arrived(1, o.fingerprint); }))
-            return false;
-          b_.sources[source_place(r, i)] = reader.data();
-          post = reader.take(1);
-          return true;
-        },
-        [&](uint32_t i, uint32_t end, FifoPost& post) {
-          FifoWriter<Mem>& w = b_.writers[end];
-          if (!wait_until<false>(env_, standing_, -1, true, [&] {
-                return w.room_for(bytes, b_.call.counts.lap_bytes) ? Arrival::kReady : Arrival::kNotYet;
-              }))
-            return false;
-          b_.sinks[i + (shape.has_dst ? 1 : 0)] = w.data();
-          post = w.take_data(bytes, o.fingerprint);
-          return true;
-        });
-    if (!arrived) return false;
-    reduce(r, o.copies, p.wire_bytes);
-    env_.sync();  // all data is read and written
+    const bool ready = poll(
+        shape, [&](uint32_t i, uint32_t end, FifoPost& post) { return take_source(source_place(r, i), end, o, post); },
+        [&](uint32_t i, uint32_t end, FifoPost& post) { return take_sink(first_send + i, end, bytes, o, post); });
+    if (!ready) return false;
+    if (p.protocol == DeviceProtocol::kSimple) {
+      reduce(r, o.copies, p.wire_bytes);
+      env_.sync();  // all data is read and written
+    } else if (env_.any(!move_lines(shape, r, o.copies, bytes))) {
+      return false;
+    }
     post(shape.num_recv + shape.num_send);
     return true;
   }
@@ -104,14 +93,18 @@ class Messages : public BlockCalls<Env, Ops> {
     if (Base::traced()) Base::end_wait(ports);
     return true;
   }
-  /// Posts the first `ports` ports, after a barrier. A fence takes long. Therefore the last threads post, while the
-  /// first ones poll the next message, whose stores go to the other table. The readers' counters need the fence too:
-  /// without it the memory model does not order the loads of other threads before this store.
+  /// Posts the first `ports` ports, after a barrier, except sends in lines. A fence takes long. Therefore the last
+  /// threads post, while the first ones poll the next message, whose stores go to the other table. The readers'
+  /// counters need the fence too: without it the memory model does not order the loads of other threads before this
+  /// store.
   RONDO_HOST_DEVICE_INLINE void post(uint32_t ports) {
-    uint32_t i = env_.threads() - 1 - env_.thread();
-    if (i >= ports) return;
-    Mem::fence();
-    for (; i < ports; i += env_.threads()) Mem::store_fenced(b_.posts[turn_][i].word, b_.posts[turn_][i].value);
+    RONDO_NO_UNROLL
+    for (uint32_t i = env_.threads() - 1 - env_.thread(); i < ports; i += env_.threads()) {
+      const FifoPost p = b_.posts[turn_][i];
+      if (p.word == nullptr) continue;
+      Mem::fence();
+      Mem::store_fenced(p.word, p.value);
+    }
   }
   RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem>& w) {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
@@ -150,7 +143,7 @@ class Messages : public BlockCalls<Env, Ops> {
   /// if that is earlier in the order of addition.
   RONDO_HOST_DEVICE_INLINE void put_own(const StepShape& shape, const ReduceStep& r, const Operands& o) {
     if (env_.thread() != 0) return;
-    if (shape.has_src) b_.sources[r.own] = o.src;
+    if (shape.has_src) b_.sources[r.own] = o.src, b_.source_flags[r.own] = 0;
     if (shape.has_dst) b_.sinks[0] = o.dst;
   }
   static RONDO_HOST_DEVICE_INLINE uint32_t source_place(const ReduceStep& r, uint32_t receive) {
@@ -170,56 +163,68 @@ class Messages : public BlockCalls<Env, Ops> {
  private:
   static RONDO_HOST_DEVICE_INLINE bool moves_bytes(bool copies) { return !kReduces || copies; }
 
-  // Lines carry their own flags, so only the free space is polled here.
-  RONDO_HOST_DEVICE_INLINE bool line_message(const StepShape& shape, const Operands& o) {
-    const DeviceProgram& p = b_.program;
-    const bool ll = p.protocol == DeviceProtocol::kLl;
-    ReduceStep r = reduce_step(shape, o);
-    put_own(shape, r, o);
-    const uint32_t first_send = shape.has_dst ? 1 : 0;
-    const bool ready = poll(
-        shape,
-        [&](uint32_t i, uint32_t end, FifoPost& post) {
-          FifoReader<Mem>& reader = b_.readers[end];
-          const uint32_t place = source_place(r, i);
-          b_.sources[place] =
-              reader.view().data + slot_offset(reader.step(), reader.view().num_lines, b_.read_slot_bytes[end]);
-          b_.source_flags[place] = ll ? make_ll_flag(o.fingerprint, reader.step()) : reader.step();
-          post = reader.take(1);
-          return true;
-        },
-        [&](uint32_t i, uint32_t end, FifoPost&) {
-          FifoWriter<Mem>& w = b_.writers[end];
-          if (!wait_room(w)) return false;
-          b_.sinks[i + first_send] = w.view().data + slot_offset(w.step(), w.num_lines(), b_.write_slot_bytes[end]);
-          b_.sink_flags[i + first_send] =
-              ll ? make_ll_flag(o.fingerprint, w.step()) : make_flag(o.fingerprint, w.step());
-          w.advance(1);
-          return true;
-        });
-    if (!ready) return false;
-    const uint64_t bytes = o.num_elems * p.wire_bytes;
-    bool ok = true;
-    if (moves_bytes(o.copies)) {
-      r.num_elems = bytes;
-      ok = move_lines<device_kernels::BytesOps>(shape, r, bytes, o.fingerprint, ll);
-    } else if constexpr (kReduces) {
-      ok = move_lines<Ops>(shape, r, bytes, o.fingerprint, ll);
+  // The flag of the lines of a connection's step. Never 0.
+  RONDO_HOST_DEVICE_INLINE uint64_t line_flag(uint32_t fingerprint, uint64_t step) const {
+    return b_.program.protocol == DeviceProtocol::kLl ? make_ll_flag(fingerprint, step) : make_flag(fingerprint, step);
+  }
+  // A source: data in a ring, which must have arrived, or a slot of lines, which the threads that read them wait for.
+  RONDO_HOST_DEVICE_INLINE bool take_source(uint32_t place, uint32_t end, const Operands& o, FifoPost& post) {
+    FifoReader<Mem>& reader = b_.readers[end];
+    const uint32_t slot_bytes = b_.read_slot_bytes[end];
+    if (slot_bytes == 0) {
+      if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
+                             [&] { return reader.arrived(1, o.fingerprint); }))
+        return false;
+      b_.sources[place] = reader.data();
+      b_.source_flags[place] = 0;
+    } else {
+      b_.sources[place] = reader.view().data + slot_offset(reader.step(), reader.view().num_lines, slot_bytes);
+      b_.source_flags[place] = line_flag(o.fingerprint, reader.step());
     }
-    if (env_.any(!ok)) return false;
-    post(shape.num_recv);  // the sends' flags are in their lines
+    post = reader.take(1);
+    return true;
+  }
+  // A sink: space in a ring, whose flag post() stores, or a slot of lines, which carry their flags themselves.
+  RONDO_HOST_DEVICE_INLINE bool take_sink(uint32_t place, uint32_t end, uint32_t bytes, const Operands& o,
+                                          FifoPost& post) {
+    FifoWriter<Mem>& w = b_.writers[end];
+    const uint32_t slot_bytes = b_.write_slot_bytes[end];
+    if (!wait_until<false>(env_, standing_, -1, true, [&] {
+          const bool room = slot_bytes == 0 ? w.room_for(bytes, b_.call.counts.lap_bytes) : w.room(1);
+          return room ? Arrival::kReady : Arrival::kNotYet;
+        }))
+      return false;
+    if (slot_bytes == 0) {
+      b_.sinks[place] = w.data();
+      b_.sink_flags[place] = 0;
+      post = w.take_data(bytes, o.fingerprint);
+    } else {
+      b_.sinks[place] = w.view().data + slot_offset(w.step(), w.num_lines(), slot_bytes);
+      b_.sink_flags[place] = line_flag(o.fingerprint, w.step());
+      post.word = nullptr;
+      w.advance(1);
+    }
+    return true;
+  }
+
+  // Returns false if the block must leave.
+  RONDO_HOST_DEVICE_INLINE bool move_lines(const StepShape& shape, ReduceStep& r, bool copies, uint32_t bytes) {
+    if (moves_bytes(copies)) {
+      r.num_elems = bytes;
+      return move_lines_by<device_kernels::BytesOps>(shape, r, bytes);
+    }
+    if constexpr (kReduces) return move_lines_by<Ops>(shape, r, bytes);
     return true;
   }
   template <class LineOps>
-  RONDO_HOST_DEVICE_INLINE bool move_lines(const StepShape& shape, const ReduceStep& r, uint64_t bytes,
-                                           uint32_t fingerprint, bool ll) {
-    LineMover<Env, LineOps> mover{env_, b_, standing_, r, shape, bytes, fingerprint};
-    if (!ll) return mover.move_ll128();
+  RONDO_HOST_DEVICE_INLINE bool move_lines_by(const StepShape& shape, const ReduceStep& r, uint32_t bytes) {
+    LineMover<Env, LineOps> mover{env_, b_, standing_, r, shape, bytes};
+    if (b_.program.protocol != DeviceProtocol::kLl) return mover.move_ll128();
     if (!mover.move_ll()) return false;
     for (uint32_t i = 0; i != shape.num_send; ++i) {
       const uint32_t end = shape.writer(i), d = i + (shape.has_dst ? 1 : 0);
       const auto& w = b_.writers[end];
-      if (ll_fills(w.step() - 1, w.num_lines()))
+      if (b_.sink_flags[d] != 0 && ll_fills(w.step() - 1, w.num_lines()))
         mover.fill_ll(b_.sinks[d], b_.write_slot_bytes[end], static_cast<uint32_t>(b_.sink_flags[d]));
     }
     return true;

@@ -1,13 +1,14 @@
-// Moves one message whose lines carry flags (LL, LL128). Every thread gathers, reduces and scatters its own units of 8
-// bytes, and waits only for the writers of these lines. It loads several lines before it waits for the first
-// (kLinesInFlight), because a load takes much longer than the rest.
+// Moves one message of a program whose lines carry flags (LL, LL128). Every thread gathers, reduces and scatters its
+// own units of 8 bytes, and waits only for the writers of these lines. It loads several lines before it waits for the
+// first (kLinesInFlight), because a load takes much longer than the rest.
 //
-//     recv slots   ==line u==>  wait for the flag, take the data --+
-//                                                                  +-- reduce --> dst, and line u of all send slots
-//     own chunk    --8 bytes of the wire, at unit u----------------+
+//     recv slots        ==line u==>  wait for the flag, take the data --+
+//                                                                       +-- reduce --> dst, line u of all send slots,
+//     own chunk, rings  --8 bytes of the wire, at unit u----------------+              unit u of the send rings
 //
-// The step's tables: sources are receive slots except `own`. Sinks are send slots, except the first if the shape has a
-// dst. Flags are stored next to them.
+// The step's tables: sources are receives except `own`. Sinks are sends, except the first if the shape has a dst. Flags
+// are stored next to them. A source or sink with flag 0 is plain data: the own chunk, or a message in a ring, which has
+// arrived as a whole.
 #pragma once
 
 #include "device/engine/block_state.h"
@@ -30,7 +31,6 @@ struct LineMover {
   const device_kernels::ReduceStep& step;
   const StepShape& shape;
   uint64_t bytes;  // wire bytes
-  uint32_t fingerprint;
 
   /// The rank that sends source s.
   RONDO_HOST_DEVICE_INLINE Rank sender_of(uint32_t s) const {
@@ -98,13 +98,14 @@ struct LineMover {
     RONDO_NO_UNROLL
     for (uint32_t s = 0; s < step.num_src; ++s) {
       Unit x[kN];
-      if (s == step.own) {
+      const uint32_t flag = static_cast<uint32_t>(b.source_flags[s]);
+      if (flag == 0) {
         RONDO_UNROLL
         for (uint32_t u = 0; u < kN; ++u) x[u] = Ops::load(step, s, first(u), elems_at<kN>(first(u), per));
       } else {
         WordPair v[kN];
         const std::byte* p = b.sources[s] + line * kLlLineBytes;
-        const uint32_t flag = static_cast<uint32_t>(b.source_flags[s]), apart = stride * kLlLineBytes;
+        const uint32_t apart = stride * kLlLineBytes;
         Ll<Mem>::load(p, apart, v);
         if (!wait_until<false>(env, at, sender_of(s), false, [&] { return Ll<Mem>::arrived(p, apart, flag, v); }))
           return false;
@@ -124,8 +125,14 @@ struct LineMover {
     for (uint32_t u = 0; u < kN; ++u) data[u] = device_kernels::to_u64(Ops::to_wire(step, acc[u]));
     RONDO_NO_UNROLL
     for (uint32_t d = first_send; d < step.num_dst; ++d) {
-      std::byte* p = b.sinks[d] + line * kLlLineBytes;
       const uint32_t flag = static_cast<uint32_t>(b.sink_flags[d]);
+      if (flag == 0) {  // a ring has space for the whole of the last unit
+        std::byte* p = b.sinks[d] + line * kLlDataBytes;
+        RONDO_UNROLL
+        for (uint32_t u = 0; u < kN; ++u) device_kernels::store_data(p + u * stride * kLlDataBytes, data[u]);
+        continue;
+      }
+      std::byte* p = b.sinks[d] + line * kLlLineBytes;
       RONDO_UNROLL
       for (uint32_t u = 0; u < kN; ++u) Ll<Mem>::store(p + u * stride * kLlLineBytes, data[u], flag);
     }
@@ -145,16 +152,16 @@ struct LineMover {
     constexpr uint32_t kUnits = kLl128DataBytes / 8;
     const uint32_t per = Ops::unit_elems(step), stride = env.threads() / kGroup, apart = stride * kLl128LineBytes;
     const uint32_t first_send = shape.has_dst ? 1 : 0;
-    const auto first = [&](uint32_t u) {
-      return (uint64_t{line} * kUnits + 2 * piece + uint64_t{u} * stride * kUnits) * per;
-    };
+    const auto unit = [&](uint32_t u) { return uint64_t{line} * kUnits + 2 * piece + uint64_t{u} * stride * kUnits; };
+    const auto first = [&](uint32_t u) { return unit(u) * per; };
     const auto num0 = [&](uint32_t u) { return elems_at<kN>(first(u), per); };
     const auto num1 = [&](uint32_t u) { return piece == kLl128Pieces - 1 ? 0 : elems_at<kN>(first(u) + per, per); };
     Unit acc0[kN] = {}, acc1[kN] = {};
     RONDO_NO_UNROLL
     for (uint32_t s = 0; s < step.num_src; ++s) {
       Unit x0[kN] = {}, x1[kN] = {};
-      if (s == step.own) {
+      const uint64_t flag = b.source_flags[s];
+      if (flag == 0) {
         RONDO_UNROLL
         for (uint32_t u = 0; u < kN; ++u) {
           if (num0(u) != 0) x0[u] = Ops::load(step, s, first(u), num0(u));
@@ -163,10 +170,9 @@ struct LineMover {
       } else {
         typename Ll128<Mem>::template Pieces<kN> v;
         const std::byte* p = b.sources[s] + line * kLl128LineBytes;
-        const uint64_t step_number = b.source_flags[s];
-        Ll128<Mem>::load(p, apart, piece, fingerprint, step_number, v);
+        Ll128<Mem>::load(p, apart, piece, flag, v);
         if (!wait_until<true>(env, at, sender_of(s), false,
-                              [&] { return Ll128<Mem>::arrived(p, apart, piece, fingerprint, step_number, v); }))
+                              [&] { return Ll128<Mem>::arrived(p, apart, piece, flag, v); }))
           return false;
         RONDO_UNROLL
         for (uint32_t u = 0; u < kN; ++u) {
@@ -192,9 +198,19 @@ struct LineMover {
                  device_kernels::to_u64(Ops::to_wire(step, acc1[u]))};
     RONDO_NO_UNROLL
     for (uint32_t d = first_send; d < step.num_dst; ++d) {
+      const uint64_t flag = b.sink_flags[d];
+      if (flag == 0) {
+        RONDO_UNROLL
+        for (uint32_t u = 0; u < kN; ++u) {
+          std::byte* p = b.sinks[d] + unit(u) * 8;
+          if (num0(u) != 0) device_kernels::store_data(p, data[u].lo);
+          if (num1(u) != 0) device_kernels::store_data(p + 8, data[u].hi);
+        }
+        continue;
+      }
       std::byte* p = b.sinks[d] + line * kLl128LineBytes;
       RONDO_UNROLL
-      for (uint32_t u = 0; u < kN; ++u) Ll128<Mem>::store(p + u * apart, piece, data[u], b.sink_flags[d]);
+      for (uint32_t u = 0; u < kN; ++u) Ll128<Mem>::store(p + u * apart, piece, data[u], flag);
     }
     return true;
   }

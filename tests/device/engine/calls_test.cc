@@ -23,6 +23,7 @@ TEST(Calls, EveryDtypeAndOp) {
   const int nranks = 3;
   const DataTables tables(nranks, 3, kAllDtypes, kAllOps);
   EmulatedDevices devices({.nranks = nranks, .max_channels = 2});
+  EmulatedDevices with_rings({.nranks = nranks, .max_channels = 2, .has_ring = half_have_rings});
   uint32_t turn = 0;
   for (const Dtype dtype : kAllDtypes)
     for (const Op op : kAllOps)
@@ -34,10 +35,13 @@ TEST(Calls, EveryDtypeAndOp) {
           c.variant = ++turn % 4;
           c.in_place = turn % 3 == 0;
           if (!applies(c)) continue;
-          EmulatedCase call(devices, tables, c, {protocol, 1 + turn % 2, 512});
-          devices.launch(call.kernel(), one_unit({&call}), 1 + turn % 2);
-          ASSERT_EQ(failures(devices, nranks), "") << call.text();
-          ASSERT_TRUE(call.judge());
+          for (EmulatedDevices* d : {&devices, &with_rings}) {
+            if (d == &with_rings && protocol == DeviceProtocol::kSimple) continue;
+            EmulatedCase call(*d, tables, c, {protocol, 1 + turn % 2, 512});
+            d->launch(call.kernel(), one_unit({&call}), 1 + turn % 2);
+            ASSERT_EQ(failures(*d, nranks), "") << call.text();
+            ASSERT_TRUE(call.judge());
+          }
         }
 }
 
@@ -159,6 +163,7 @@ class AgainstHost {
     return std::all_of(statuses.begin(), statuses.end(), [](const Status& s) { return s.ok(); });
   }
   void run_device(EmulatedDevices& devices, DeviceProtocol protocol, uint32_t channels, uint32_t threads) {
+    for (std::vector<uint8_t>& out : device_) std::ranges::fill(out, uint8_t{0});
     ProgramShape shape;
     shape.operation = {algorithm_.collective,
                        row_.input,
@@ -212,6 +217,7 @@ TEST(Calls, BitsOfTheHost) {
   auto comms = Communicator::init_all(nranks);
   ASSERT_TRUE(comms.ok());
   EmulatedDevices devices({.nranks = nranks, .max_channels = 2});
+  EmulatedDevices with_rings({.nranks = nranks, .max_channels = 2, .has_ring = half_have_rings});
   uint32_t turn = 0, compared = 0;
   const TypeRow uniform[] = {uniform_row(Dtype::kFloat32), uniform_row(Dtype::kBfloat16), uniform_row(Dtype::kFloat16)};
   for (const Algorithm& a : all_algorithms()) {
@@ -225,9 +231,11 @@ TEST(Calls, BitsOfTheHost) {
                        row < kNumRows ? row_at(static_cast<uint8_t>(row), Dtype::kFloat32) : uniform[row - kNumRows],
                        op, a, 257);
       if (!both.run_host(*comms)) continue;
-      both.run_device(devices, kProtocols[turn % 3], 1 + turn % 2, 1 + turn / 2 % 2);
-      ASSERT_EQ(failures(devices, nranks), "") << both.text();
-      ASSERT_TRUE(both.same()) << both.text() << " by " << protocol_text(kProtocols[turn % 3]);
+      for (EmulatedDevices* d : {&devices, &with_rings}) {
+        both.run_device(*d, kProtocols[turn % 3], 1 + turn % 2, 1 + turn / 2 % 2);
+        ASSERT_EQ(failures(*d, nranks), "") << both.text();
+        ASSERT_TRUE(both.same()) << both.text() << " by " << protocol_text(kProtocols[turn % 3]);
+      }
       ++compared;
     }
   }

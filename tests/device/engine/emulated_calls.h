@@ -32,6 +32,19 @@ inline const char* protocol_text(DeviceProtocol p) {
   return p == DeviceProtocol::kSimple ? "simple" : p == DeviceProtocol::kLl ? "LL" : "LL128";
 }
 
+/// Rings in place of slots for about half of all connections, multicasts too. An instruction then has ports of both
+/// kinds.
+inline bool half_have_rings(const ConnectionKey& key) {
+  return (key.writer + key.reader + key.tag + key.group) % 2 == 0;
+}
+/// For connections between hosts, as on devices.
+inline std::function<bool(const ConnectionKey&)> rings_between(const HostLayout& hosts) {
+  return [hosts](const ConnectionKey& key) {
+    return key.group == kUnicast ? !hosts.same_host(key.writer, key.reader)
+                                 : key.group != kGroupHost && !hosts.one_host();
+  };
+}
+
 /// How a case runs.
 struct EmulatedRun {
   DeviceProtocol protocol = DeviceProtocol::kSimple;
@@ -39,6 +52,7 @@ struct EmulatedRun {
   uint64_t message_bytes = 512;
   const Algorithm* fallback = nullptr;  // for a direct case
   DeviceProtocol fallback_protocol = DeviceProtocol::kSimple;
+  const HostLayout* hosts = nullptr;  // of the schedule; nullptr: one host
 };
 
 /// A case with the memory of all ranks. `calls(devices)` returns one call for each rank.
@@ -115,7 +129,8 @@ class EmulatedCase {
     device.short_messages = protocol;
     device.message_bytes = run_.message_bytes;
     const Rank root = collective_is_rooted(c.collective) ? c.root : 0;
-    return devices.program(record_rank(algorithm, r, nranks, root), shape, device);
+    const HostLayout hosts = run_.hosts != nullptr ? *run_.hosts : HostLayout(nranks);
+    return devices.program(record_rank(algorithm, r, hosts, root), shape, device);
   }
 
   Case case_;

@@ -10,7 +10,7 @@
 namespace rondo::testing {
 namespace {
 
-Case case_of(const Algorithm& a, uint64_t count, uint32_t turn, int nranks) {
+Case varied_case(const Algorithm& a, uint64_t count, uint32_t turn, int nranks) {
   Case c;
   c.collective = a.collective;
   c.algorithm = &a;
@@ -75,7 +75,7 @@ TEST(Fallback, EveryDirectAlgorithmBesideEveryOther) {
         for (int i = 0; i < 3; ++i, ++turn) {
           const EmulatedRun run{DeviceProtocol::kSimple, 1 + turn % 3, 512, other, kProtocols[turn / 2 % 3]};
           const uint64_t count = turn % 5 == 0 ? 0 : turn % 3 == 0 ? 1009 : 3 + turn % 7;
-          const Case drawn = case_of(a, count, turn, nranks);
+          const Case drawn = varied_case(a, count, turn, nranks);
           calls.push_back(std::make_unique<EmulatedCase>(devices, tables, drawn, run));
           unit.push_back(calls.back().get());
           DeviceCall& someone = unit.back()->calls()[turn % static_cast<uint32_t>(nranks)];
@@ -115,8 +115,8 @@ TEST(Fallback, AmongOtherCalls) {
           run.fallback = find_algorithm(Collective::kAllReduce, calls.size() % 2 == 0 ? "tree" : "one_shot");
           run.fallback_protocol = protocol;
         }
-        calls.push_back(
-            std::make_unique<EmulatedCase>(devices, tables, case_of(a, 300 + 11 * calls.size(), launch, nranks), run));
+        calls.push_back(std::make_unique<EmulatedCase>(devices, tables,
+                                                       varied_case(a, 300 + 11 * calls.size(), launch, nranks), run));
         unit.push_back(calls.back().get());
         if (&a == &direct && (launch + calls.size()) % 3 != 0)
           unit.back()->calls()[(launch + calls.size()) % 3].out_region = kRegionNowhere;
@@ -132,7 +132,7 @@ TEST(Fallback, AmongOtherCalls) {
 TEST(Fallback, WithoutOneNowhereIsAnError) {
   const DataTables tables(2, 1, kFloat, kSumOp);
   EmulatedDevices devices({.nranks = 2});
-  EmulatedCase c(devices, tables, case_of(*find_algorithm(Collective::kAllReduce, "direct"), 100, 0, 2), {});
+  EmulatedCase c(devices, tables, varied_case(*find_algorithm(Collective::kAllReduce, "direct"), 100, 0, 2), {});
   c.calls()[1].in_region = kRegionNowhere;
   for (DeviceCall& call : c.calls()) call.deadline_ns = 200'000'000;
   devices.launch(c.kernel(), one_unit({&c}), 1);
@@ -145,7 +145,7 @@ TEST(Fallback, AMissingRankEndsTheWaitForTheChoice) {
   const DataTables tables(3, 1, kFloat, kSumOp);
   EmulatedDevices devices({.nranks = 3, .max_channels = 2});
   EmulatedRun run{DeviceProtocol::kSimple, 2, 512, find_algorithm(Collective::kAllReduce, "ring")};
-  EmulatedCase c(devices, tables, case_of(*find_algorithm(Collective::kAllReduce, "direct"), 900, 0, 3), run);
+  EmulatedCase c(devices, tables, varied_case(*find_algorithm(Collective::kAllReduce, "direct"), 900, 0, 3), run);
   for (DeviceCall& call : c.calls()) call.deadline_ns = 30'000'000;
   auto units = one_unit({&c});
   units[1].clear();

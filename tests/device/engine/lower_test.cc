@@ -136,6 +136,7 @@ TEST(Lower, KeepsStepsAndListsEachLanesEnds) {
   EXPECT_EQ(p.divide_by, 4u);
   EXPECT_EQ(p.loop_elems, 32u);
   EXPECT_EQ(lowered->counts.num_loops, 8u);  // chunks of 250, in channels of 250 and none: 512 bytes are 256 elements
+  EXPECT_EQ(lowered->counts.lap_bytes, kRingMessages * 64);  // for connections with rings
   for (const ConnectionForm form : ports.forms) EXPECT_EQ(form, ConnectionForm::kWords);
   for (uint32_t lane = 0; lane < p.num_lanes; ++lane) {
     ASSERT_EQ(p.lane_first[lane + 1] - p.lane_first[lane], program->lanes[lane].size());
