@@ -224,7 +224,7 @@ class Messages : public BlockCalls<Env, Ops> {
     for (uint32_t i = 0; i != shape.num_send; ++i) {
       const uint32_t end = shape.writer(i), d = i + (shape.has_dst ? 1 : 0);
       const auto& w = b_.writers[end];
-      if (b_.sink_flags[d] != 0 && ll_fills(w.step() - 1, w.num_lines()))
+      if (ll_fills(w.step() - 1, w.num_lines()))  // a ring has no slots to fill
         mover.fill_ll(b_.sinks[d], b_.write_slot_bytes[end], static_cast<uint32_t>(b_.sink_flags[d]));
     }
     return true;

@@ -152,8 +152,9 @@ struct LineMover {
     constexpr uint32_t kUnits = kLl128DataBytes / 8;
     const uint32_t per = Ops::unit_elems(step), stride = env.threads() / kGroup, apart = stride * kLl128LineBytes;
     const uint32_t first_send = shape.has_dst ? 1 : 0;
-    const auto unit = [&](uint32_t u) { return uint64_t{line} * kUnits + 2 * piece + uint64_t{u} * stride * kUnits; };
-    const auto first = [&](uint32_t u) { return unit(u) * per; };
+    const auto first = [&](uint32_t u) {
+      return (uint64_t{line} * kUnits + 2 * piece + uint64_t{u} * stride * kUnits) * per;
+    };
     const auto num0 = [&](uint32_t u) { return elems_at<kN>(first(u), per); };
     const auto num1 = [&](uint32_t u) { return piece == kLl128Pieces - 1 ? 0 : elems_at<kN>(first(u) + per, per); };
     Unit acc0[kN] = {}, acc1[kN] = {};
@@ -197,22 +198,29 @@ struct LineMover {
       data[u] = {device_kernels::to_u64(Ops::to_wire(step, acc0[u])),
                  device_kernels::to_u64(Ops::to_wire(step, acc1[u]))};
     RONDO_NO_UNROLL
-    for (uint32_t d = first_send; d < step.num_dst; ++d) {
-      const uint64_t flag = b.sink_flags[d];
-      if (flag == 0) {
-        RONDO_UNROLL
-        for (uint32_t u = 0; u < kN; ++u) {
-          std::byte* p = b.sinks[d] + unit(u) * 8;
-          if (num0(u) != 0) device_kernels::store_data(p, data[u].lo);
-          if (num1(u) != 0) device_kernels::store_data(p + 8, data[u].hi);
-        }
-        continue;
-      }
+    for (uint32_t d = first_send; d < step.num_dst; ++d) store_pieces(d, line, piece, data);
+    return true;
+  }
+
+  // Stores the thread's piece of each line to sink d.
+  template <uint32_t kN>
+  RONDO_HOST_DEVICE_INLINE void store_pieces(uint32_t d, uint32_t line, uint32_t piece,
+                                             const WordPair (&data)[kN]) const {
+    const uint64_t flag = b.sink_flags[d];
+    const uint32_t stride = env.threads() / kGroup;
+    if (flag != 0) {
       std::byte* p = b.sinks[d] + line * kLl128LineBytes;
       RONDO_UNROLL
-      for (uint32_t u = 0; u < kN; ++u) Ll128<Mem>::store(p + u * apart, piece, data[u], flag);
+      for (uint32_t u = 0; u < kN; ++u) Ll128<Mem>::store(p + u * stride * kLl128LineBytes, piece, data[u], flag);
+      return;
     }
-    return true;
+    RONDO_UNROLL
+    for (uint32_t u = 0; u < kN; ++u) {
+      const uint32_t offset = (line + u * stride) * kLl128DataBytes + 16 * piece;
+      std::byte* p = b.sinks[d] + offset;
+      if (offset < bytes) device_kernels::store_data(p, data[u].lo);
+      if (offset + 8 < bytes && piece != kLl128Pieces - 1) device_kernels::store_data(p + 8, data[u].hi);
+    }
   }
 
   template <uint32_t kN>
