@@ -47,9 +47,10 @@ Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view en
   DeviceWorld world;
   world.layout = t.layout();
   world.proxied = t.has_proxy();
-  world.through_host = t.through_host_somewhere();
-  if (world.through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
-  world.wide_lines = t.wide_lines_everywhere() && !world.through_host;
+  world.all_cross = t.all_cross();
+  world.through_host = t.through_host_inside();
+  if (t.through_host_somewhere()) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
+  world.wide_lines = t.wide_lines_inside();
   if (t.slowest_gigabytes_per_s() > 0) world.link_gigabytes_per_s = t.slowest_gigabytes_per_s();
   GpuMachine machine;  // only the devices in use
   std::vector<RankPlace> places;

@@ -263,7 +263,7 @@ class DeviceEngine final : public Backend {
   std::vector<cuda::PinnedMemory> free_tables_;
   Status failure_;
   FailureHook failure_hook_;
-  DeviceTracing tracing_;
+  DeviceTracing tracing_{transport_};
   bool issuing_ = false;   // a call is being issued and is not in outstanding_ yet
   uint64_t issue_since_ns_ = 0, issue_deadline_ns_ = 0;
   bool replayed_ = false;  // calls were captured: they may run at any time, unannounced

@@ -70,8 +70,10 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
   const auto p = static_cast<size_t>(c.protocol);
   const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
   double across = 0;  // over the busiest host's link, in addition to traffic inside
+  double hops = static_cast<double>(cost.steps);  // inside hosts
   if (world_.proxied) {
     const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
+    hops = std::max(0.0, hops - profile.crossings);
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
   }
   const RankWork& work = planner_.profile(*c.algorithm, root).busiest;
@@ -82,7 +84,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
            moved * whole_bytes / world_.link_gigabytes_per_s;
   const double touched = work.user_share + work.peer_share + work.ring_share;
   const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
-  return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
+  return costs_.launch_ns + hops * hop + across +
          whole_bytes * std::max(moved / (world_.link_gigabytes_per_s * costs_.efficiency[p]),
                                 touched / (c.num_channels * costs_.channel_gigabytes_per_s[p]));
 }
@@ -105,7 +107,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vecto
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
-    if (p != DeviceProtocol::kSimple && world_.proxied) continue;  // the proxy cannot see when they are full
+    if (p != DeviceProtocol::kSimple && world_.all_cross) continue;  // no connection would have lines
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // ranks do not know the others' message lengths
     // LL and LL128 order less than a flag after the data, enough for tested (built-in) algorithms only (docs/cuda.md).
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
@@ -161,13 +163,13 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const CallShape&
   return found;
 }
 
-DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
+DeviceCandidate DevicePlanner::message(uint64_t bytes, bool crosses) const {
   DeviceCandidate c;
   if (world_.engine == EngineKind::kStream) {
     c.message_bytes = world_.stream_slot_bytes;
     return c;
   }
-  c.protocol = bytes <= 32 * 1024 && !world_.proxied ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
+  c.protocol = bytes <= 32 * 1024 && !crosses ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
   // A rank may send to and receive from all ranks, itself included, at once.
   const auto directions = static_cast<uint32_t>(2 * nranks_);
@@ -183,8 +185,10 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
   if (c.algorithm->direct)
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
-  return fmt::format("{} {}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     protocol_name(c.protocol), c.num_channels, c.message_bytes, c.forecast_ns / 1000);
+  const bool mixed = world_.proxied && c.protocol != DeviceProtocol::kSimple;
+  return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
+                     protocol_name(c.protocol), mixed ? " inside hosts" : "", c.num_channels, c.message_bytes,
+                     c.forecast_ns / 1000);
 }
 
 }  // namespace rondo

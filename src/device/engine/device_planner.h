@@ -2,7 +2,7 @@
 // it uses only inputs that are equal on all ranks, and it gets the usable algorithms from the host's planner.
 //
 // The forecast is a latency per step and a bandwidth (DeviceCosts), from the algorithm's row in the registry:
-//     launch + steps x hop(protocol) + the longer of
+//     launch + steps inside hosts x hop(protocol) + the longer of
 //         bytes over the link / (bandwidth x efficiency(protocol))
 //         bytes that the rank's blocks read and write / (channels x rate(protocol))
 // and between hosts
@@ -28,9 +28,10 @@ struct DeviceWorld {
   EngineKind engine = EngineKind::kInterpreter;
   DeviceLayout layout;
   uint32_t resident_blocks = 64;                   // for one rank's launch, so that all ranks of its device fit
-  bool wide_lines = false;                         // all links support LL128
-  bool through_host = false;                       // some link uses host memory
+  bool wide_lines = false;                         // all links inside hosts support LL128
+  bool through_host = false;                       // some link inside a host uses host memory
   bool proxied = false;                            // some link is between hosts
+  bool all_cross = false;                          // all links are
   uint64_t stream_slot_bytes = uint64_t{1} << 20;  // stream engine: its longest message
   double link_gigabytes_per_s = 25;                // the slowest link
 };
@@ -66,8 +67,8 @@ class DevicePlanner {
   Expected<std::vector<DeviceCandidate>> fallbacks(const CallShape& request, const DeviceCandidate& direct);
   /// Lowers the channels of a candidate, and forecasts it again.
   void limit_channels(const CallShape& request, uint32_t most, DeviceCandidate& c) const;
-  /// The plan for a message between two ranks. Both ends compute the same.
-  DeviceCandidate message(uint64_t bytes) const;
+  /// The plan for a message between two ranks. Both ends compute the same. crosses: they are on different hosts.
+  DeviceCandidate message(uint64_t bytes, bool crosses) const;
   std::string describe(const DeviceCandidate& c) const;
 
  private:

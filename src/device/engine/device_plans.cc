@@ -31,6 +31,7 @@ class DeviceEngine::Ports final : public PortIndex {
   // readers: counter indices of a writing end; nullptr: a reading end.
   Expected<uint16_t> place(ConnectionKey key, ConnectionForm form, const std::vector<uint32_t>* readers) {
     key.inline_only = false;  // the form contains it
+    form = e_.transport_.form_of(key, form);
     const bool writes = readers != nullptr;
     uint32_t index = 0;  // in the table of this kind of ends
     size_t i = 0;
@@ -63,7 +64,8 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const CallShape& reques
   made->request = request;
   made->may_be_direct = may_be_direct;
   if (is_point_to_point(request.collective)) {
-    made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype));
+    made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype),
+                                        transport_.crosses({rank_, request.root}));
     RONDO_TRY(compile_plan(*made));
     made->reason =
         fmt::format("point to point, {} channels, messages of {} B", made->how.num_channels, made->how.message_bytes);

@@ -12,8 +12,14 @@ namespace {
 
 constexpr uint64_t kCountBytes = 64;
 
+ConnectionForm form_of_step(const LoweredProgram& lowered, uint8_t flags, const ConnectionKey& key,
+                            const CudaTransport& transport) {
+  const bool credit = (flags & kFlagCredit) != 0;
+  return transport.form_of(key, credit ? ConnectionForm::kLines : form_of(lowered.header.protocol));
+}
+
 // The host's description, with the device's own values.
-TracedPlan describe_lowered(const LoweredProgram& lowered) {
+TracedPlan describe_lowered(const LoweredProgram& lowered, const CudaTransport& transport) {
   const DeviceProgram& header = lowered.header;
   TracedPlan plan = describe_program(*lowered.program);
   plan.protocol = header.direct != 0 ? "direct" : protocol_name(header.protocol);
@@ -25,7 +31,7 @@ TracedPlan describe_lowered(const LoweredProgram& lowered) {
       for (auto* ports : {&i.recv, &i.send})
         for (TracedConnection& c : *ports)
           c.form =
-              static_cast<uint8_t>((i.flags & kFlagCredit) != 0 ? ConnectionForm::kLines : form_of(header.protocol));
+              static_cast<uint8_t>(form_of_step(lowered, i.flags, {c.writer, c.reader, c.tag, c.group}, transport));
   return plan;
 }
 
@@ -111,10 +117,9 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
     const LoweredProgram& ran = r.fallback != 0 ? fallback : main;
     if (r.call != call || ran.program == nullptr) continue;
     const Program& program = *ran.program;
-    const DeviceProgram& header = ran.header;
     if (r.lane >= program.lanes.size() || r.pc >= program.lanes[r.lane].size()) continue;
     if (program.traced.trace != trace_->serial())
-      program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(ran))};
+      program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(ran, transport_))};
     const ProgramStep& s = program.lanes[r.lane][r.pc];
     const uint64_t bytes = bytes_of(s, ran, r);
     StepRecord step{.sequence = sequence,
@@ -133,11 +138,13 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
     LaneWait wait;
     const uint64_t begin = clock_.ticks(r.begin_ns), ready = begin + clock_.duration_ticks(r.wait_ns);
     if (r.wait_ns != 0) {
-      // LL and LL128 wait for data while they move it.
-      const bool polls_data = header.protocol == DeviceProtocol::kSimple || s.is(kFlagCredit);
-      const WaitReason why = s.verb == Verb::kWait      ? WaitReason::kOrder
-                             : recvs != 0 && polls_data ? WaitReason::kData
-                                                        : WaitReason::kRoom;
+      // Data in lines is waited for while it is moved.
+      const bool polls_data = std::ranges::any_of(s.recv, [&](const ReadPort* port) {
+        return DeviceLayout::has_lines(form_of_step(ran, s.flags, port->key, transport_));
+      });
+      const WaitReason why = s.verb == Verb::kWait ? WaitReason::kOrder
+                             : polls_data          ? WaitReason::kData
+                                                   : WaitReason::kRoom;
       wait = {begin, begin, {}, why};
     }
     trace_->add(step, wait, ready, std::max(ready, clock_.ticks(r.end_ns)));

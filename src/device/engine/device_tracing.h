@@ -12,6 +12,7 @@
 
 #include "device/engine/device_clock.h"
 #include "device/engine/lower.h"
+#include "device/p2p/cuda_transport.h"
 #include "trace/step_trace.h"
 
 namespace rondo {
@@ -41,6 +42,7 @@ class LaunchTrace {
 
 class DeviceTracing {
  public:
+  explicit DeviceTracing(const CudaTransport& transport) : transport_(transport) {}
   /// Reads the device's clock. Call it before start(), while tracing is off and without the watch lock, because it may
   /// take a second. Errors: as DeviceClock.
   Status prepare(KernelLoader& kernels);
@@ -55,6 +57,7 @@ class DeviceTracing {
              const LoweredProgram& fallback, KernelLoader& kernels);
 
  private:
+  const CudaTransport& transport_;
   StepTrace* trace_ = nullptr;
   DeviceClock clock_;
   cuda::OwnedStream stream_;

@@ -7,9 +7,10 @@
 // already mapped. When the communicator is made, kernels of every rank fill a part of every other rank's memory, and
 // both ranks read it. If data is wrong, or the topology forbids the link, the pair uses pinned host memory.
 //
-// With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
-// and the host transport's proxy copies between them (transport/proxy.h). A multicast to all ranks is in pinned memory
-// of the writer's host, with a copy on every rank of the other hosts.
+// With several hosts this holds among the ranks of each host. Connections between hosts *cross*: they use pinned memory
+// on each side, and the host transport's proxy copies between them (transport/proxy.h). It carries rings and lines, but
+// cannot see when slots of LL or LL128 are full. A multicast to all ranks is in pinned memory of the writer's host,
+// with a copy on every rank of the other hosts.
 //
 // A rank's memory is freed when no rank can touch it any more (Transport::keep).
 //
@@ -93,7 +94,10 @@ class CudaTransport final : public Transport {
   /// For all pairs of ranks, not only this rank's; equal on all ranks.
   bool through_host_somewhere() const { return through_host_ || across_hosts_; }
   bool has_proxy() const { return across_hosts_; }
-  bool wide_lines_everywhere() const { return wide_lines_; }
+  bool all_cross() const { return all_cross_; }
+  /// For all pairs of ranks of one host.
+  bool through_host_inside() const { return through_host_; }
+  bool wide_lines_inside() const { return wide_lines_ && !through_host_; }
   double slowest_gigabytes_per_s() const { return slowest_; }
   const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
@@ -119,6 +123,16 @@ class CudaTransport final : public Transport {
     uint32_t readers = 1;  // counters per channel
   };
   Expected<std::optional<Ends>> find_ends(const DeviceKey& connection);
+  /// True if a connection of this rank is between hosts. Equal at all its ends.
+  bool crosses(const ConnectionKey& key) const {
+    return key.group == kUnicast     ? !is_here(key.writer) || !is_here(key.reader)
+           : key.group == kGroupHost ? local_peers_apart_
+                                     : across_hosts_;
+  }
+  /// The form that a connection of this rank has in a program whose protocol uses `form`. Equal at all its ends.
+  ConnectionForm form_of(const ConnectionKey& key, ConnectionForm form) const {
+    return crosses(key) && !DeviceLayout::has_lines(form) ? ConnectionForm::kRing : form;
+  }
 
   /// Staging slots for the stream engine: the reader's memory, as both ends see it, and its flags.
   struct StreamSlots {
@@ -206,11 +220,6 @@ class CudaTransport final : public Transport {
   Status settle_links(const std::vector<Tested>& all);
   Status share_host_memory(const Gather& gather);
   bool is_here(Rank r) const { return place_of(r) >= 0; }
-  bool crosses(const ConnectionKey& key) const {
-    return key.group == kUnicast     ? !is_here(key.writer) || !is_here(key.reader)
-           : key.group == kGroupHost ? local_peers_apart_
-                                     : across_hosts_;
-  }
   /// For a rank on this host.
   std::byte* resolve_here(Rank r, const RemoteAddress& address) const;
   bool shares_with_processes() const { return shared_ != nullptr && shared_->name() != "inproc"; }
@@ -271,6 +280,7 @@ class CudaTransport final : public Transport {
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
   bool across_hosts_ = false;  // some ranks share no memory
+  bool all_cross_ = false;     // no two ranks share memory
   bool local_peers_apart_ = false;  // ranks of one host share none either (RONDO_TRANSPORT without "shm+")
   bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;

@@ -13,8 +13,8 @@
 
 namespace rondo {
 
-/// Contents of a connection. kRing: lines and a data ring (Simple). kLines: only lines (credits). kWords, kWideLines:
-/// slots of the LL and LL128 protocols.
+/// Contents of a connection. kRing: lines and a data ring (Simple; between hosts also LL and LL128). kLines: only lines
+/// (credits). kWords, kWideLines: slots of the LL and LL128 protocols.
 enum class ConnectionForm : uint8_t { kRing, kLines, kWords, kWideLines };
 /// Key of a device connection: the same ends may have one connection of each form.
 struct DeviceKey {

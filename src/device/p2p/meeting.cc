@@ -35,11 +35,12 @@ struct CudaTransport::Hello {
 struct CudaTransport::Tested {
   double slowest = 0;  // GB/s, of this rank's links
   bool wide_lines = true;
+  bool crosses = true;  // this rank has no link inside its host
   std::string works;  // a byte for each rank: 1 if the link to it works
 
   template <class C>
   friend void fields(C& c, Tested& t) {
-    c(t.slowest, t.wide_lines, t.works);
+    c(t.slowest, t.wide_lines, t.crosses, t.works);
   }
 };
 
@@ -275,7 +276,8 @@ CudaTransport::Tested CudaTransport::test_links(const CopyByKernel& copy) {
     DeviceLink& link = links_[r];
     if (is_tested(r) && !check_patterns(r, copy).ok()) link.way = DeviceLink::Way::kHost;
     tested.works += link.way == DeviceLink::Way::kHost ? '\0' : '\1';
-    if (r == rank_) continue;
+    if (r == rank_ || !is_here(r)) continue;
+    tested.crosses = false;
     tested.wide_lines = tested.wide_lines && link.whole_lines;
     if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
       tested.slowest = link.gigabytes_per_s;
@@ -286,9 +288,11 @@ CudaTransport::Tested CudaTransport::test_links(const CopyByKernel& copy) {
 // A link works if both its ends find that it works.
 Status CudaTransport::settle_links(const std::vector<Tested>& all) {
   wide_lines_ = true;
+  all_cross_ = across_hosts_;
   for (Rank r = 0; r < nranks_; ++r) {
     const Tested& theirs = all[static_cast<size_t>(r)];
     wide_lines_ = wide_lines_ && theirs.wide_lines;
+    all_cross_ = all_cross_ && theirs.crosses;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
     if (theirs.works.size() != links_.size())
       return make_error(StatusCode::kMismatch, "rank {} runs another version of rondo", r);
@@ -297,7 +301,9 @@ Status CudaTransport::settle_links(const std::vector<Tested>& all) {
     through_host_ = through_host_ || theirs.works.find('\0') != std::string::npos;
   }
   RONDO_TRY(cuda::clear(setup_, reinterpret_cast<cuda::DevicePtr>(device_rest_.next.at), kSlabBytes));
-  // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links.
+  // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links. All links of a
+  // communicator have the same, because all ranks cut a chunk into the same channels and messages.
+  static_assert(DeviceLayout::kSlotBytes <= 64 * 1024);  // a message of LL or LL128 fits a ring (form_of)
   if (through_host_somewhere()) layout_ = {4, 64 * 1024};
   const uint32_t most_per_lane = through_host_somewhere() ? layout_.max_channels : DeviceLayout::kMostChannels;
   if (options_.most_channels > 0) layout_.max_channels = std::min(options_.most_channels, most_per_lane);

@@ -30,7 +30,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::proxy_ends(const Dev
   Proxy* const proxy = host_.proxy();
   const bool lines = form == ConnectionForm::kLines;
   if (proxy == nullptr || (!lines && form != ConnectionForm::kRing))
-    return make_error(StatusCode::kInternal, "rank {}: the LL and LL128 protocols cannot be used between hosts", rank_);
+    return make_error(StatusCode::kInternal, "rank {}: the transport cannot carry slots of LL or LL128", rank_);
   ConnectionKey name = key;
   name.inline_only = lines;
   auto found = std::ranges::find_if(

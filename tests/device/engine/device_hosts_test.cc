@@ -9,13 +9,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "conformance/conformance_cases.h"
 #include "device/engine/device_floats.h"
 #include "protocol/spin.h"
+#include "rondo/trace.h"
 #include "support/emulated_cuda.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/test_hosts.h"
+#include "trace/export.h"
+#include "trace/read_trace.h"
+#include "trace/synthetic_trace.h"
 
 namespace rondo::testing {
 namespace {
@@ -34,8 +40,9 @@ Expected<std::unique_ptr<Communicator>> on_devices(Communicator& host, int devic
   return host.split(0, host.rank(), config);
 }
 
-void conform(World world, int nranks, int devices, const std::string& settings, size_t every) {
-  EmulatedCuda cuda(FakeMachine::uniform(devices));
+void conform(World world, int nranks, const FakeMachine& machine, const std::string& settings, size_t every) {
+  EmulatedCuda cuda(machine);
+  const int devices = static_cast<int>(machine.devices.size());
   std::vector<Case> cases;
   size_t i = 0;
   for (const Case& c : product_cases(nranks))
@@ -53,9 +60,13 @@ void conform(World world, int nranks, int devices, const std::string& settings, 
         RONDO_TRY(runner.open(Memory::kDevice, buffer_bytes));
         for (const Case& c : cases) RONDO_TRY(runner.run(c));
         EXPECT_GT(static_cast<int>(cases.size()), 3 * runner.num_unreachable());
+        EXPECT_LT(runner.num_refused(), static_cast<int>(cases.size()) / 4);
         return Status();
       },
       options);
+}
+void conform(World world, int nranks, int devices, const std::string& settings, size_t every) {
+  conform(world, nranks, FakeMachine::uniform(devices), settings, every);
 }
 
 TEST_F(DeviceHosts, InterpreterOnTwoHosts) {
@@ -63,6 +74,17 @@ TEST_F(DeviceHosts, InterpreterOnTwoHosts) {
   conform(World::kHosts, 4, 4, "device_blocks = -6", 19);
 }
 TEST_F(DeviceHosts, InterpreterOnThreeHosts) { conform(World::kHosts, 6, 6, "device_blocks = -3", 41); }
+// Connections inside a host have slots of LL or LL128, those between hosts rings.
+TEST_F(DeviceHosts, LlOnTwoAndThreeHosts) {
+  conform(World::kHosts, 4, 4, "device_blocks = -6\nproto = ll", 19);
+  conform(World::kHosts, 6, 6, "device_blocks = -3\nproto = ll", 41);
+}
+TEST_F(DeviceHosts, Ll128OnTwoAndThreeHosts) {
+  for (const int nranks : {4, 6}) {
+    const FakeNvml nvml(linked_devices(nranks));
+    conform(World::kHosts, nranks, fake_machine(linked_devices(nranks)), "device_blocks = -3\nproto = ll128", 41);
+  }
+}
 TEST_F(DeviceHosts, StreamsOnTwoHosts) {
   conform(World::kHosts, 2, 1, "", 9);
   conform(World::kHosts, 4, 4, "device_engine = stream", 19);
@@ -96,6 +118,84 @@ TEST_F(DeviceHosts, EveryAlgorithmOfAnAllReduce) {
       return Status();
     });
   }
+}
+
+// A short call uses LL inside hosts, a message between two ranks if both are on one host.
+TEST_F(DeviceHosts, ShortCallsAndMessagesUseLlInsideHosts) {
+  EmulatedCuda cuda(FakeMachine::uniform(4));
+  spawn(World::kHosts, 4, [&](Communicator& host) -> Status {
+    RONDO_TRY_ASSIGN(auto comm, on_devices(host, 4, "algo = hierarchical_one_shot"));
+    use_device(*comm);
+    const std::string plan = comm->explain_plan(Collective::kAllReduce, 997, Dtype::kFloat32, Op::kSum);
+    EXPECT_NE(plan.find(" ll inside hosts"), std::string::npos) << plan;
+    const std::string longer = comm->explain_plan(Collective::kAllReduce, 16 << 20, Dtype::kFloat32, Op::kSum);
+    EXPECT_NE(longer.find(" simple, "), std::string::npos) << longer;
+    const int n = comm->size();
+    for (const size_t count : {1u, 997u, 5003u, 20'011u}) {
+      Floats a(*comm, count), sent(*comm, count), got(*comm, count * static_cast<size_t>(n));
+      for (int round = 0; round < 20; ++round) {
+        a.set_simple(comm->rank());
+        sent.set(std::vector<float>(count, static_cast<float>(10 * comm->rank() + round)));
+        Stream stream;
+        const CallOptions options = stream.options();
+        group_start();
+        for (Rank peer = 0; peer < n; ++peer) {
+          RONDO_TRY(comm->send(sent.data(), count, Dtype::kFloat32, peer, &options));
+          RONDO_TRY(comm->recv(got.data() + static_cast<size_t>(peer) * count, count, Dtype::kFloat32, peer, &options));
+        }
+        RONDO_TRY(group_end());
+        RONDO_TRY(comm->all_reduce(a.data(), a.data(), count, Dtype::kFloat32, Op::kSum, &options));
+        stream.wait();
+        EXPECT_TRUE(a.holds_simple_sum(n)) << count;
+        const std::vector<float> all = got.get();
+        for (size_t i = 0; i < all.size(); ++i)
+          if (all[i] != static_cast<float>(10 * (i / count) + static_cast<size_t>(round)))
+            return Status(StatusCode::kInternal, fmt::format("{} of {}: {}", i, count, all[i]));
+      }
+    }
+    return comm->error();
+  });
+}
+
+// Traces name the form of each connection. An instruction that receives from another host waits for data.
+TEST_F(DeviceHosts, TracesOfLlNameTheRingsBetweenHosts) {
+  TemporaryFolder folder;
+  EmulatedCuda cuda(FakeMachine::uniform(4));
+  spawn(World::kHosts, 4, [&](Communicator& host) -> Status {
+    RONDO_TRY_ASSIGN(auto comm, on_devices(host, 4, "algo = ring\nproto = ll"));
+    use_device(*comm);
+    Floats a(*comm, 5003);
+    a.set_simple(comm->rank());
+    Stream stream;
+    const CallOptions options = stream.options();
+    RONDO_TRY(trace_start(*comm, {folder.path(), 0}));
+    RONDO_TRY(comm->all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &options));
+    stream.wait();
+    EXPECT_TRUE(a.holds_simple_sum(4));
+    return trace_stop(*comm);
+  });
+  const auto files = read_traces(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  ASSERT_EQ(files->size(), 4u);
+  int rings = 0, slots = 0;
+  for (const TraceFile& f : *files)
+    for (const StepRecord& r : f.records) {
+      if (r.kind != static_cast<uint64_t>(RecordKind::kStep)) continue;
+      for (const TracedConnection& c : f.plans[r.plan].lanes[r.lane][r.pc].recv) {
+        const bool crosses = c.writer / 2 != c.reader / 2;
+        EXPECT_EQ(c.form, static_cast<uint8_t>(crosses ? ConnectionForm::kRing : ConnectionForm::kWords));
+        if (crosses) EXPECT_EQ(r.wait_room_ticks, 0u);
+        else EXPECT_EQ(r.wait_data_ticks, 0u);
+        ++(crosses ? rings : slots);
+      }
+    }
+  EXPECT_GT(rings, 0);
+  EXPECT_GT(slots, 0);
+  std::FILE* out = std::tmpfile();
+  const auto report = export_chrome(*files, out);
+  std::fclose(out);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->unmatched_sends + report->unmatched_recvs, 0u);
 }
 
 TEST_F(DeviceHosts, AGroupOfCallsAndMessagesOnTwoCommunicators) {
