@@ -96,28 +96,33 @@ TEST_F(DeviceHosts, ByTheNetworkAloneOnOneHost) {
 }
 
 // Every algorithm that can be requested by name, so that multicasts cross too.
-TEST_F(DeviceHosts, EveryAlgorithmOfAnAllReduce) {
-  for (const int devices : {4, 1}) {
-    EmulatedCuda cuda(FakeMachine::uniform(devices));
-    spawn(World::kHosts, 4, [&](Communicator& host) -> Status {
-      for (const char* algorithm : {"ring", "tree", "one_shot", "hierarchical", "hierarchical_one_shot"}) {
-        RONDO_TRY_ASSIGN(auto comm, on_devices(host, devices, fmt::format("algo = {}", algorithm)));
-        use_device(*comm);
-        for (const size_t count : {1u, 997u, 300'007u}) {
-          Floats a(*comm, count);
-          a.set_simple(comm->rank());
-          Stream stream;
-          const CallOptions options = stream.options();
-          const Status s = comm->all_reduce(a.data(), a.data(), count, Dtype::kFloat32, Op::kSum, &options);
-          EXPECT_TRUE(is_ok(s)) << algorithm << ' ' << count;
-          stream.wait();
-          EXPECT_TRUE(a.holds_simple_sum(4)) << algorithm << ' ' << count;
-        }
-        RONDO_TRY(comm->error());
+void sum_by_every_algorithm(int nranks, int devices, const std::string& settings) {
+  EmulatedCuda cuda(FakeMachine::uniform(devices));
+  spawn(World::kHosts, nranks, [&](Communicator& host) -> Status {
+    for (const char* algorithm : {"ring", "tree", "one_shot", "hierarchical", "hierarchical_one_shot"}) {
+      RONDO_TRY_ASSIGN(auto comm, on_devices(host, devices, fmt::format("algo = {}\n{}", algorithm, settings)));
+      use_device(*comm);
+      for (const size_t count : {0u, 1u, 997u, 300'007u}) {
+        Floats a(*comm, count);
+        a.set_simple(comm->rank());
+        Stream stream;
+        const CallOptions options = stream.options();
+        const Status s = comm->all_reduce(a.data(), a.data(), count, Dtype::kFloat32, Op::kSum, &options);
+        EXPECT_TRUE(is_ok(s)) << algorithm << ' ' << count;
+        stream.wait();
+        EXPECT_TRUE(a.holds_simple_sum(nranks)) << algorithm << ' ' << count;
       }
-      return Status();
-    });
-  }
+      RONDO_TRY(comm->error());
+    }
+    return Status();
+  });
+}
+TEST_F(DeviceHosts, EveryAlgorithmOfAnAllReduce) {
+  for (const int devices : {4, 1}) sum_by_every_algorithm(4, devices, "");
+}
+TEST_F(DeviceHosts, EveryAlgorithmOfAnAllReduceByLl) {
+  sum_by_every_algorithm(4, 4, "proto = ll");
+  sum_by_every_algorithm(6, 6, "device_blocks = -6\nproto = ll");
 }
 
 // A short call uses LL inside hosts, a message between two ranks if both are on one host.
