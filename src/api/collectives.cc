@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "api/communicator_impl.h"
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -20,7 +21,7 @@ uint64_t hash_of(const PartExtents& parts, bool packed) {
 }
 
 Status bad(Rank rank, std::string_view argument, std::string_view why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank, argument, why));
+  return invalid_argument("rank {}: {} {}", rank, argument, why);
 }
 
 // Reads the caller's counts and offsets of one side. If offsets is nullptr, the parts are packed.

@@ -1,6 +1,5 @@
 #include "rondo/communicator.h"
-
-#include <fmt/format.h>
+#include "base/error.h"
 
 #include <algorithm>
 #include <atomic>
@@ -145,8 +144,7 @@ Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& con
 }
 
 Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int nranks, const Config& config) {
-  if (nranks < 1 || nranks > kMaxRanks)
-    return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: expected 1 to {}", nranks, kMaxRanks));
+  if (nranks < 1 || nranks > kMaxRanks) return invalid_argument("nranks is {}: expected 1 to {}", nranks, kMaxRanks);
   const NoCancel no_cancel;
   RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
   RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));

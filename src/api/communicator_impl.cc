@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "device/device_side.h"
 
 namespace rondo {
@@ -101,13 +102,12 @@ Status CommunicatorImpl::read_types(const TypeRow& types, CallShape& shape) cons
   const auto row = row_index(types);
   if (types.input != shape.dtype || !row) {
     auto name = [](Dtype d) { return static_cast<int>(d) < kNumDtypes ? dtype_name(d) : "?"; };
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {} of {} elements. Leave "
-                    "all four types at their defaults, or use float, bfloat16 or half for input and output, one of "
-                    "these or fp8 for the wire, and float for the accumulator (docs/types.md)",
-                    rank_, name(types.input), name(types.wire), name(types.accumulator), name(types.output),
-                    dtype_name(shape.dtype)));
+    return unsupported(
+        "rank {}: no kernel for input {}, wire {}, accumulator {}, output {} of {} elements. Leave "
+        "all four types at their defaults, or use float, bfloat16 or half for input and output, one of "
+        "these or fp8 for the wire, and float for the accumulator (docs/types.md)",
+        rank_, name(types.input), name(types.wire), name(types.accumulator), name(types.output),
+        dtype_name(shape.dtype));
   }
   shape.row = *row;
   return {};
@@ -116,8 +116,7 @@ Status CommunicatorImpl::read_types(const TypeRow& types, CallShape& shape) cons
 Status CommunicatorImpl::check_options(const CallOptions& o, const CallShape& shape) const {
   if (shape.op == Op::kPremulSum && o.premul == nullptr) return bad("premul", "is a null pointer");
   if ((o.promises & ~kKnownPromises) != 0)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: promises {:#x} are not known", rank_, o.promises & ~kKnownPromises));
+    return unsupported("rank {}: promises {:#x} are not known", rank_, o.promises & ~kKnownPromises);
   for (const auto& [name, blocks] : {std::pair("min_blocks", o.min_blocks), {"max_blocks", o.max_blocks}})
     if (blocks < 0 || blocks > 1024) return bad(name, fmt::format("is {}: expected 1 to 1024, or 0", blocks));
   if (o.max_blocks != 0 && o.min_blocks > o.max_blocks)
@@ -173,8 +172,7 @@ Status CommunicatorImpl::check(Call& c) {
   RONDO_TRY(check_type(s));
   if (s.count_elems != 0 || s.counts != nullptr) RONDO_TRY(check_buffers(c));
   if (s.row != 0 && is_point_to_point(s.collective))
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: send and recv do not convert types", rank_));
+    return unsupported("rank {}: send and recv do not convert types", rank_);
   // Checked before sending anything. Otherwise peers could complete an operation that this rank refuses.
   if (transport_->aborted_by()) [[unlikely]]
     return host_.not_started(s, error());
@@ -268,9 +266,10 @@ Status CommunicatorImpl::deregister_memory(void* ptr) {
 
 Status CommunicatorImpl::check_planned(const CallShape& r) const {
   if (is_point_to_point(r.collective))
-    return Status(StatusCode::kUnsupported, fmt::format("rank {}: collective is {}: send and recv have no plan and no "
-                                                        "forecast",
-                                                        rank_, collective_name(r.collective)));
+    return unsupported(
+        "rank {}: collective is {}: send and recv have no plan and no "
+        "forecast",
+        rank_, collective_name(r.collective));
   RONDO_TRY(check_type(r));
   return check_count(r);
 }

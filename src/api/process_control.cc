@@ -1,13 +1,12 @@
 #include "api/process_control.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"
 #include "api/rank_order.h"
+#include "base/error.h"
 #include "bootstrap/caller_ranks.h"
 #include "bootstrap/socket.h"
 #include "device/device_side.h"
@@ -125,7 +124,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const 
                                                               const TransportDecorator& decorate) {
   auto settings = read_settings(config);
   if (!settings.ok())
-    return Status(settings.status().code(), fmt::format("init: rank {}: {}", rank, settings.status().message()));
+    return make_error(settings.status().code(), "init: rank {}: {}", rank, settings.status().message());
   auto device = device_of(config);
   if (!device.ok()) return in_call("init", device.status());
   return join_communicator("init", nranks, id, rank, {*settings, config.abort, decorate, *device});

@@ -8,6 +8,7 @@
 #include "api/communicator_impl.h"
 #include "api/process_control.h"
 #include "base/codec.h"
+#include "base/error.h"
 #include "base/outcome.h"
 #include "bootstrap/rendezvous.h"
 #include "device/device_side.h"
@@ -42,7 +43,7 @@ Status CommunicatorImpl::interrupted() const {
   for (const std::optional<AbortToken>* token : {&abort_, &request_abort_})
     if (*token && (*token)->raised()) return Status(StatusCode::kAborted, "aborted while making a communicator");
   if (const auto by = transport_->aborted_by())
-    return Status(StatusCode::kAborted, fmt::format("rank {} aborted the communicator", *by));
+    return make_error(StatusCode::kAborted, "rank {} aborted the communicator", *by);
   return {};
 }
 
@@ -69,10 +70,10 @@ Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_
   for (size_t r = 0; r < all.size(); ++r) {
     auto theirs = decode<ResizeRequest>(all[r]);
     if (!theirs || theirs->call != mine.call)
-      return Status(StatusCode::kMismatch, fmt::format("rank {} calls {}, rank {} calls {}", rank_, mine.call, r,
-                                                       theirs ? theirs->call : "something else"));
+      return make_error(StatusCode::kMismatch, "rank {} calls {}, rank {} calls {}", rank_, mine.call, r,
+                        theirs ? theirs->call : "something else");
     if (const Status& s = theirs->status; !s.ok() && static_cast<Rank>(r) != rank_)
-      theirs->status = Status(s.code(), fmt::format("rank {} cannot {}: {}", r, mine.call, s.message()));
+      theirs->status = make_error(s.code(), "rank {} cannot {}: {}", r, mine.call, s.message());
     requests.push_back(std::move(*theirs));
   }
   RONDO_TRY(requests[rank_].status);
@@ -136,8 +137,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
                    gather_requests(mine, options.ok() ? options->abort : abort_));
   for (Rank r = 0; r < nranks_; ++r)
     if (requests[r].first != new_nranks)
-      return Status(StatusCode::kMismatch,
-                    fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r, requests[r].first));
+      return make_error(StatusCode::kMismatch, "rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
+                        requests[r].first);
   const auto with_id = std::find_if(requests.begin(), requests.end(),
                                     [](const ResizeRequest& r) { return r.bytes.size() == sizeof common->bytes; });
   if (with_id == requests.end())
@@ -155,7 +156,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
     const auto loss = transport_->find_lost();
     if (loss && made.status().message().find(loss->how) != std::string_view::npos) break;
-    if (loss) return Status(StatusCode::kPeerLost, fmt::format("grow: {}; {}", loss->how, made.status().message()));
+    if (loss) return make_error(StatusCode::kPeerLost, "grow: {}; {}", loss->how, made.status().message());
     ::poll(nullptr, 0, 1);
   }
   return made;

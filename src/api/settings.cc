@@ -1,4 +1,5 @@
 #include "plan/settings.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
@@ -30,14 +31,12 @@ void report(const std::vector<std::string>& unknown) {
 Status check_fields(const SettingFields& s) {
   if (!s.hosts.empty())
     if (const auto layout = HostLayout::parse(s.hosts); !layout.ok())
-      return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_HOSTS: {}", layout.status().message()));
+      return invalid_argument("RONDO_HOSTS: {}", layout.status().message());
   if (const auto level = simd_level_from_name(s.simd); level && kernel_table(*level) == nullptr)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_SIMD={}: this processor does not have it (rondo info shows what it has)", s.simd));
+    return invalid_argument("RONDO_SIMD={}: this processor does not have it (rondo info shows what it has)", s.simd);
   if (s.bind != "none" && !have_hwloc())
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("RONDO_BIND={}: rondo needs hwloc to find the CPUs for ranks, but cannot use it: {}",
-                              s.bind, why_no_hwloc()));
+    return unsupported("RONDO_BIND={}: rondo needs hwloc to find the CPUs for ranks, but cannot use it: {}", s.bind,
+                       why_no_hwloc());
   return trace_settings(s).status();
 }
 
@@ -50,9 +49,8 @@ Expected<HostLayout> hosts_of(const AllSettings& all, const HostLayout& machines
     if (!s.hosts.empty()) {
       const Expected<HostLayout> layout = HostLayout::parse(s.hosts);
       if (!layout.ok() || layout->nranks() != machines.nranks())
-        return Status(StatusCode::kInvalidArgument,
-                      fmt::format("rank {}: RONDO_HOSTS={} does not describe the hosts of {} ranks", r, s.hosts,
-                                  machines.nranks()));
+        return invalid_argument("rank {}: RONDO_HOSTS={} does not describe the hosts of {} ranks", r, s.hosts,
+                                machines.nranks());
       says = layout->host(r) + 1;
     }
     keys.push_back(fmt::format("{} {}", machines.host(r), says));
@@ -68,8 +66,8 @@ Status check_equal(Rank rank, const AllSettings& all) {
     const auto same = [&](std::string_view what, std::string_view a, std::string_view b) -> Status {
       const auto shown = [](std::string_view s) { return s.empty() ? "not set" : s; };
       if (a == b) return {};
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on {}: rank 0 has {}, rank {} has {}",
-                                                       rank, what, shown(a), r, shown(b)));
+      return make_error(StatusCode::kMismatch, "rank {}: ranks disagree on {}: rank 0 has {}, rank {} has {}", rank,
+                        what, shown(a), r, shown(b));
     };
     RONDO_TRY(same("their own algorithms (register_algorithm)", first.algorithms, all[r]->algorithms));
     for (const SettingRow& row : setting_rows())
@@ -87,9 +85,8 @@ Status agree_on_network(Rank rank, const AllSettings& all, std::string* transpor
   const size_t row = net::network_index(*transport);
   for (size_t r = 0; r < all.size(); ++r)
     if ((all[r]->networks >> row & 1) == 0)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has {}", rank, *transport,
-                                r, net::networks()[row]->lacks));
+      return unsupported("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has {}", rank, *transport, r,
+                         net::networks()[row]->lacks);
   return {};
 }
 
@@ -158,8 +155,7 @@ Expected<AllSettings> decode_settings(Rank rank, const std::vector<std::string_v
     if (settings == nullptr) {
       auto theirs = decode<Settings>(message);
       if (!theirs)
-        return Status(StatusCode::kMismatch,
-                      fmt::format("rank {}: rank {} runs another version of rondo", rank, all.size()));
+        return make_error(StatusCode::kMismatch, "rank {}: rank {} runs another version of rondo", rank, all.size());
       settings = std::make_shared<const Settings>(std::move(*theirs));
     }
     all.push_back(settings);

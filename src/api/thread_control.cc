@@ -1,12 +1,11 @@
 #include "api/thread_control.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"
+#include "base/error.h"
 #include "base/outcome.h"
 #include "base/thread.h"
 #include "bootstrap/rendezvous.h"
@@ -33,8 +32,7 @@ Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, co
     if (done()) break;
     Status s = wait.deadline.check(what);
     if (s.ok() && wait.interrupt) s = wait.interrupt();
-    if (!s.ok())
-      return Status(s.code(), fmt::format("rank {} {}, waiting for {}", rank, s.message(), list_ranks(missing())));
+    if (!s.ok()) return make_error(s.code(), "rank {} {}, waiting for {}", rank, s.message(), list_ranks(missing()));
   }
   return {};
 }
@@ -73,9 +71,8 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
   if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // the reason
   const Rank left = *gone();
   const std::string& cause = causes_[left];
-  return close(
-      Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator{}{}",
-                                                rank, left, cause.empty() ? "" : " after this failure: ", cause)));
+  return close(make_error(StatusCode::kPeerLost, "rank {} met the other ranks, but rank {} left the communicator{}{}",
+                          rank, left, cause.empty() ? "" : " after this failure: ", cause));
 }
 
 void ThreadMeeting::leave(Rank rank, const Status& cause) {
@@ -155,8 +152,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std:
   if (members.empty()) return std::unique_ptr<CommunicatorImpl>();
   const ThreadMeeting::Offer& first = (*offers)[members[0]];
   if (first.meeting == nullptr)
-    return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
-                                                   first.bytes));
+    return make_error(StatusCode::kSystem, "rank {} cannot make the new communicator's memory: {}", members[0],
+                      first.bytes);
   std::vector<std::string_view> said;
   for (const Rank r : members) said.push_back((*offers)[r].bytes);
   RONDO_TRY_ASSIGN(const AllSettings all, decode_settings(rank_, said));
@@ -187,9 +184,9 @@ Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, cons
     for (const auto& [other, theirs] : gathering->callers) {
       if (!theirs.waits) continue;
       if (their_out[me])
-        return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} continues without rank {}", other, rank));
+        return make_error(StatusCode::kMismatch, "shrink: rank {} continues without rank {}", other, rank);
       if (their_out != out && theirs.attempt == attempt)
-        return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", other, rank));
+        return make_error(StatusCode::kMismatch, "shrink: ranks {} and {} exclude different ranks", other, rank);
     }
   std::shared_ptr<Gathering>& slot = gatherings_[out];
   if (slot == nullptr) slot = std::make_shared<Gathering>();

@@ -1,10 +1,11 @@
 #include "base/forks.h"
 
-#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <pthread.h>
 
 #include <memory>
+
+#include "base/error.h"
 
 namespace rondo {
 
@@ -37,11 +38,10 @@ std::shared_lock<std::shared_mutex> delay_forks() {
 }
 
 Status forked_error(std::string_view who) {
-  return Status(
-      StatusCode::kUnsupported,
-      fmt::format("{}: this process was forked from the one that made the communicator, and only the parent can "
-                  "use it: make a new communicator here, or fork before making any",
-                  who));
+  return unsupported(
+      "{}: this process was forked from the one that made the communicator, and only the parent can "
+      "use it: make a new communicator here, or fork before making any",
+      who);
 }
 
 }  // namespace rondo

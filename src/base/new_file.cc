@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "base/error.h"
 #include "base/limits.h"
 
 namespace rondo {
@@ -36,14 +37,14 @@ Status write_whole_file(const std::string& path, std::span<const std::string_vie
   const std::string beside = fmt::format("{}.tmp.{}", path, getpid());
   const int fd = create_new_file(beside);
   int error = fd < 0 ? errno : 0;
-  if (fd < 0) return Status(code_of(error), fmt::format("{}: cannot be created: {}", beside, errno_reason(error)));
+  if (fd < 0) return make_error(code_of(error), "{}: cannot be created: {}", beside, errno_reason(error));
   for (const std::string_view piece : pieces)
     if (error == 0 && !write_all(fd, piece)) error = errno;
   if (::close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(beside.c_str(), path.c_str()) == 0) return {};
   if (error == 0) error = errno;
   ::unlink(beside.c_str());
-  return Status(code_of(error), fmt::format("{}: cannot be written: {}", path, errno_reason(error)));
+  return make_error(code_of(error), "{}: cannot be written: {}", path, errno_reason(error));
 }
 
 }  // namespace rondo

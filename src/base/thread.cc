@@ -1,12 +1,11 @@
 #include "base/thread.h"
 
-#include <fmt/format.h>
-
 #include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/limits.h"
 
 namespace rondo {
@@ -25,7 +24,7 @@ Status Thread::start(std::string_view what, std::function<void()> body) {
   auto owned = std::make_unique<std::function<void()>>(std::move(body));
   pthread_t thread;
   if (const int error = pthread_create(&thread, nullptr, run, owned.get()); error != 0)
-    return Status(code_of(error), fmt::format("{} cannot be started: {}", what, errno_reason(error)));
+    return make_error(code_of(error), "{} cannot be started: {}", what, errno_reason(error));
   (void)owned.release();
   started_.emplace(Started{thread});
   return {};

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/codec.h"
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -176,9 +177,9 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
     return fail(StatusCode::kMismatch,
                 fmt::format("the other side uses version {} of the handshake, this side {}", version, kVersion));
   if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
-    differs_ = Status(StatusCode::kMismatch,
-                      fmt::format("the other side {}, and rank {} {}: {}", encrypts ? "encrypts" : "does not encrypt",
-                                  rank_, encryption_.on ? "does" : "does not", kSetAlike));
+    differs_ =
+        make_error(StatusCode::kMismatch, "the other side {}, and rank {} {}: {}",
+                   encrypts ? "encrypts" : "does not encrypt", rank_, encryption_.on ? "does" : "does not", kSetAlike);
   transcript_ += inbox_;
   inbox_.clear();
   proven_ = true;

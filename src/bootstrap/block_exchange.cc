@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 
@@ -137,10 +138,9 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
     for (const Fd& fd : frame.descriptors) fds.push_back(fd.get());
     packer.add(r, r == rank_ ? what.payload : std::string_view(frame.payload), fds);
     if (packer.too_long())
-      return give_up(what.sequence, Status(StatusCode::kInvalidArgument,
-                                           fmt::format("rank {}: {} ranks pass more than 1 GiB together in "
-                                                       "{} #{}",
-                                                       rank_, of.size(), frame_name(what.kind), what.sequence)));
+      return give_up(what.sequence, invalid_argument("rank {}: {} ranks pass more than 1 GiB together in "
+                                                     "{} #{}",
+                                                     rank_, of.size(), frame_name(what.kind), what.sequence));
   }
   const std::vector<BundleFrame> frames = how.to.empty() ? std::vector<BundleFrame>() : packer.take();
   for (const Rank r : how.to)
@@ -154,8 +154,8 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
     for (const Rank r : awaited.from) {
       bool more = false;
       if (!unpack(std::move(came[r]), have, &more))
-        return give_up(what.sequence, Status(StatusCode::kMismatch,
-                                             fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
+        return give_up(what.sequence,
+                       make_error(StatusCode::kMismatch, "rank {}: rank {} runs another version of rondo", rank_, r));
       if (more) more_from.push_back(r);
     }
     awaited.to.clear();

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
@@ -54,7 +55,7 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const BootstrapOptions&
     if (options.greeting) self.greeting = options.greeting(rank_);
     return open_mesh_port(&self, true);
   }();
-  if (!port.ok()) return Status(port.status().code(), fmt::format("rank {}: {}", rank_, port.status().message()));
+  if (!port.ok()) return make_error(port.status().code(), "rank {}: {}", rank_, port.status().message());
   port_ = std::move(*port);
   port_.set_most(kMaxPending + static_cast<size_t>(nranks));
   const auto between_looks = [&] {
@@ -203,15 +204,14 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
     }
     if (what.skip_others) continue;
     if (frame->kind == FrameKind::kGaveUp) return give_up(frame->sequence, refusal(*frame));
-    return give_up(what.sequence, Status(StatusCode::kMismatch, fmt::format("rank {} is in {} #{}, but {} is in {} #{}",
-                                                                            rank_, frame_name(what.kind), what.sequence,
-                                                                            peer_text(peer, peers_[peer]),
-                                                                            frame_name(frame->kind), frame->sequence)));
+    return give_up(what.sequence, make_error(StatusCode::kMismatch, "rank {} is in {} #{}, but {} is in {} #{}", rank_,
+                                             frame_name(what.kind), what.sequence, peer_text(peer, peers_[peer]),
+                                             frame_name(frame->kind), frame->sequence));
   }
   if (end == Link::End::kNone && !process_ended) {
     if (what.gave_up && what.gave_up(peer))
-      return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has started the shrink again", rank_,
-                                                            peer_text(peer, peers_[peer]))));
+      return fail(make_error(StatusCode::kPeerLost, "rank {}: {} has started the shrink again", rank_,
+                             peer_text(peer, peers_[peer])));
     return false;
   }
   if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok())  // probably the reason why the peer left
@@ -243,8 +243,7 @@ std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& wh
 Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all,
                          const Deadline& deadline) {
   if (mine.size() > kMaxPayloadBytes)
-    return Status(StatusCode::kInvalidArgument, fmt::format("all_gather of {} bytes: the bootstrap carries at most {}",
-                                                            mine.size(), kMaxPayloadBytes));
+    return invalid_argument("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxPayloadBytes);
   const Call call(*this);
   std::vector<Frame> got;
   RONDO_TRY(exchange({kind, mine, {}, ++sequence_, deadline}, &got));
@@ -273,14 +272,12 @@ void Bootstrap::set_interrupt(std::function<Status()> interrupt) {
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
                                                      const BootstrapOptions& options) {
   if (nranks < 1 || nranks > kMaxRanks)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to {}", rank, nranks, nranks, kMaxRanks));
+    return invalid_argument("rank {} of {} ranks: nranks is {}, expected 1 to {}", rank, nranks, nranks, kMaxRanks);
   if (rank < 0 || rank >= nranks)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank, nranks, rank, nranks - 1));
+    return invalid_argument("rank {} of {} ranks: rank is {}, expected 0 to {}", rank, nranks, rank, nranks - 1);
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // reported before all other errors
-    return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
+    return make_error(StatusCode::kAborted, "rank {}: aborted before it joined the other ranks", rank);
   std::unique_ptr<Bootstrap> made(new Bootstrap(rank, options));
   RONDO_TRY(made->meet(nranks, contents, options));
   return made;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/error.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/socket.h"
 
@@ -67,10 +68,8 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::st
   }
   ::freeifaddrs(list);
   if (!spec.empty() && outside.empty())
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("{} selects none of the interfaces that are up: {}",
-                    whose.empty() ? fmt::format("RONDO_SOCKET_IFNAME='{}'", spec) : std::string(whose), names));
+    return invalid_argument("{} selects none of the interfaces that are up: {}",
+                            whose.empty() ? fmt::format("RONDO_SOCKET_IFNAME='{}'", spec) : std::string(whose), names);
   std::vector<IpAddress>& chosen = !outside.empty() ? outside : !bridges.empty() ? bridges : loopback;
   if (chosen.empty()) return Status(StatusCode::kSystem, "no network interface is up, not even loopback");
   put_v4_first(&chosen);
@@ -108,7 +107,7 @@ Expected<std::vector<IpAddress>> resolve(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0)
-    return Status(StatusCode::kInvalidArgument, fmt::format("host '{}': {}", host, ::gai_strerror(error)));
+    return invalid_argument("host '{}': {}", host, ::gai_strerror(error));
   std::vector<IpAddress> addresses;
   for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
     const auto address = usable_ip(i->ai_addr);
@@ -116,7 +115,7 @@ Expected<std::vector<IpAddress>> resolve(const std::string& host) {
       addresses.push_back(*address);
   }
   ::freeaddrinfo(list);
-  if (addresses.empty()) return Status(StatusCode::kInvalidArgument, fmt::format("host '{}' has no address", host));
+  if (addresses.empty()) return invalid_argument("host '{}' has no address", host);
   put_v4_first(&addresses);
   return addresses;
 }

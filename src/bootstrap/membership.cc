@@ -24,6 +24,7 @@
 
 #include <cerrno>
 
+#include "base/error.h"
 #include "bootstrap/bootstrap.h"
 
 namespace rondo {
@@ -181,8 +182,7 @@ Status Bootstrap::learn_of_all() {
   RONDO_TRY(gather(FrameKind::kGather, encode(peers_[rank_]), &all));
   for (size_t r = 0; r < all.size(); ++r) {
     auto peer = decode<PeerInfo>(all[r]);
-    if (!peer)
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r));
+    if (!peer) return make_error(StatusCode::kMismatch, "rank {}: rank {} runs another version of rondo", rank_, r);
     peers_[r] = std::move(*peer);
   }
   return {};

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/error.h"
 #include "config/setting_table.h"
 
 namespace rondo {
@@ -43,9 +44,8 @@ Status could_not_connect(const MeshRequest& request, const LinkMaker::Failure& f
     RONDO_TRY(hear(request));
   } while ((request.met->root == nullptr || root_speaks(request)) &&
            events.pause(kHearMs, "waiting for the report of a death").ok());
-  return Status(failure.why.code(),
-                fmt::format("rank {} could not connect to {}: {}", request.rank,
-                            peer_text(failure.peer, request.met->peers[failure.peer]), failure.why.message()));
+  return make_error(failure.why.code(), "rank {} could not connect to {}: {}", request.rank,
+                    peer_text(failure.peer, request.met->peers[failure.peer]), failure.why.message());
 }
 
 // Makes the links to the ranks `wanted`. Runs all handshakes at once, so that one wake-up of a rank can serve many
@@ -63,13 +63,13 @@ Status make_all(const MeshRequest& request, const std::vector<Rank>& wanted, Lin
     RONDO_TRY(hear(request));
     if (missing.empty()) return {};
     if (const Status s = deadline.check("connecting"); !s.ok())
-      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", request.rank,
-                                          s.message(), list_ranks(missing), links->size()));
+      return make_error(s.code(), "rank {} {}: {} of {} ranks joined but did not connect", request.rank, s.message(),
+                        list_ranks(missing), links->size());
     fds.assign(1, {root_speaks(request) ? request.met->root->fd() : -1, POLLIN, 0});
     maker.add_to(&fds);
     ::poll(fds.data(), fds.size(), maker.slice_ms(deadline.slice_ms()));
     if (const Status s = maker.step(&fds[1]); !s.ok())
-      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing)));
+      return make_error(s.code(), "{}, while {} had not connected", s.message(), list_ranks(missing));
   }
 }
 
@@ -171,12 +171,12 @@ void LinkMaker::dial(Caller* caller) {
     return;
   }
   if (!caller->fd && (error == EMFILE || error == ENFILE)) {
-    own_ = Status(StatusCode::kSystem,
-                  fmt::format("rank {} cannot connect to rank {}: {}", rank_, caller->peer, errno_text(error)));
+    own_ = make_error(StatusCode::kSystem, "rank {} cannot connect to rank {}: {}", rank_, caller->peer,
+                      errno_text(error));
     return;
   }
   if (!caller->fd)
-    return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+    return dial_next(caller, make_error(StatusCode::kSystem, "connect to {}: {}", name, errno_text(error)),
                      error == ECONNREFUSED);
   caller->connecting = !connected;
   if (connected) greet(caller);
@@ -212,15 +212,15 @@ void LinkMaker::advance(Caller* caller, short events) {
     if (events != 0) {
       const int error = end_connect(caller->fd.get());
       if (error != 0)
-        return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+        return dial_next(caller, make_error(StatusCode::kSystem, "connect to {}: {}", name, errno_text(error)),
                          error == ECONNREFUSED);
       caller->connecting = false;
       return greet(caller);
     }
     if (Deadline::Clock::now() - caller->since < kConnect) return;
     return dial_next(caller,
-                     Status(StatusCode::kTimeout, fmt::format("connect to {}: no answer within {} s", name,
-                                                              std::chrono::seconds(kConnect).count())),
+                     make_error(StatusCode::kTimeout, "connect to {}: no answer within {} s", name,
+                                std::chrono::seconds(kConnect).count()),
                      false);
   }
   if (events == 0) return;
@@ -261,7 +261,7 @@ Status LinkMaker::step(const pollfd* polled) {
   for (Caller& c : callers_) advance(&c, polled[i++].revents);
   drop_ended();
   const Status s = port_.look();
-  return s.ok() ? s : Status(s.code(), fmt::format("rank {} {}", rank_, s.message()));
+  return s.ok() ? s : make_error(s.code(), "rank {} {}", rank_, s.message());
 }
 
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {

@@ -1,4 +1,5 @@
 #include "bootstrap/rendezvous.h"
+#include "base/error.h"
 #include "base/outcome.h"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, bool on_its_host, 
       if (session.ok()) return Reached{std::move(*fd), std::move(*session)};
       last = session.status();
       *retry = last.code() == StatusCode::kPeerLost || last.code() == StatusCode::kTimeout;
-      last = Status(last.code(), fmt::format("rank {} at the rendezvous {}: {}", rank, name, last.message()));
+      last = make_error(last.code(), "rank {} at the rendezvous {}: {}", rank, name, last.message());
       if (!*retry) return last;
     } else {
       last = fd.status();
@@ -48,9 +49,10 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, bool on_its_host, 
   }
   *retry = id.derived || num_refused < id.addresses.size();
   if (*retry) return last;
-  return Status(StatusCode::kPeerLost,
-                fmt::format("rank {} found no rendezvous at {}: it has served its communicator, its deadline has passed, "
-                            "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
+  return make_error(StatusCode::kPeerLost,
+                    "rank {} found no rendezvous at {}: it has served its communicator, its deadline has passed, "
+                    "or the process that made the id has ended",
+                    rank, id.addresses[0].to_string(id.port));
 }
 
 Expected<Reached> connect_to_root(const IdContents& id, Rank rank, bool on_its_host, const Deadline& deadline,
@@ -61,7 +63,7 @@ Expected<Reached> connect_to_root(const IdContents& id, Rank rank, bool on_its_h
     auto reached = reach_root(id, rank, on_its_host, deadline, &retry);
     if (reached.ok() || !retry) return reached;
     if (const Status s = deadline.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
-      return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), reached.status().message()));
+      return make_error(s.code(), "rank {} {}; last: {}", rank, s.message(), reached.status().message());
   }
 }
 
@@ -166,9 +168,10 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
     }
     std::string why;
     if (root->end(&why) != Link::End::kNone)
-      return Status(StatusCode::kPeerLost,
-                    fmt::format("rank {} lost the rendezvous before all {} ranks had joined ({}): the process that made "
-                                "the id has ended", rank, nranks, why));
+      return make_error(StatusCode::kPeerLost,
+                        "rank {} lost the rendezvous before all {} ranks had joined ({}): the process that made "
+                        "the id has ended",
+                        rank, nranks, why);
     pollfd p{root->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0};
     ::poll(&p, 1, grace.slice_ms());
     if (const Status s = interrupt ? interrupt() : Status(); !s.ok()) {  // the others are told why this rank leaves

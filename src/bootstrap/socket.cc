@@ -12,6 +12,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/error.h"
 #include "base/limits.h"
 
 namespace rondo {
@@ -51,8 +52,7 @@ Expected<SocketAddress> abstract_address(std::string_view name) {
   auto* un = reinterpret_cast<sockaddr_un*>(&a.storage);
   un->sun_family = AF_UNIX;
   if (name.size() + 1 > sizeof(un->sun_path))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("socket name '{}' is longer than {} bytes", name, sizeof(un->sun_path) - 1));
+    return invalid_argument("socket name '{}' is longer than {} bytes", name, sizeof(un->sun_path) - 1);
   std::memcpy(un->sun_path + 1, name.data(), name.size());
   a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return a;
@@ -79,7 +79,7 @@ Expected<Fd> listen_at(const IpAddress& address, uint16_t* port, int* error) {
   SocketAddress at = socket_address(address, *port);
   if (!fd || ::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0) {
     *error = errno;
-    return Status(StatusCode::kSystem, fmt::format("listen on {}: {}", address.to_string(*port), errno_text(*error)));
+    return make_error(StatusCode::kSystem, "listen on {}: {}", address.to_string(*port), errno_text(*error));
   }
   ::getsockname(fd.get(), at.get(), &at.bytes);
   *port = at.port();
@@ -112,10 +112,10 @@ int Deadline::slice_ms() const {
 }
 
 Status Deadline::check(std::string_view doing) const {
-  if (aborted()) return Status(StatusCode::kAborted, fmt::format("aborted while {}", doing));
+  if (aborted()) return make_error(StatusCode::kAborted, "aborted while {}", doing);
   if (expired())
-    return Status(StatusCode::kTimeout, fmt::format("gave up after {:g} s{} while {}", seconds_,
-                                                    is_part_ ? "" : fmt::format(" ({})", kInitDeadline), doing));
+    return make_error(StatusCode::kTimeout, "gave up after {:g} s{} while {}", seconds_,
+                      is_part_ ? "" : fmt::format(" ({})", kInitDeadline), doing);
   return {};
 }
 
@@ -210,7 +210,7 @@ Expected<Fd> listen_abstract(std::string_view name) {
   Fd fd(::socket(AF_UNIX, SOCK_STREAM | kSocketFlags, 0));
   if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
   if (::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0)
-    return Status(StatusCode::kSystem, fmt::format("listen on abstract socket '{}': {}", name, errno_text(errno)));
+    return make_error(StatusCode::kSystem, "listen on abstract socket '{}': {}", name, errno_text(errno));
   return fd;
 }
 
@@ -246,7 +246,7 @@ Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Deadline
   }
   *refused = error == ECONNREFUSED;
   if (connected) return fd;
-  return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
+  return make_error(StatusCode::kSystem, "connect to {}: {}", name, errno_text(error));
 }
 
 Expected<Fd> connect_abstract(std::string_view name, const Deadline& deadline, bool* refused) {
@@ -257,7 +257,7 @@ Expected<Fd> connect_abstract(std::string_view name, const Deadline& deadline, b
     if (connected) return fd;
     *refused = error == ECONNREFUSED;
     if (error != EAGAIN)
-      return Status(StatusCode::kSystem, fmt::format("connect to abstract socket '{}': {}", name, errno_text(error)));
+      return make_error(StatusCode::kSystem, "connect to abstract socket '{}': {}", name, errno_text(error));
     RONDO_TRY(deadline.pause(2, "connecting to an abstract socket"));  // its queue is full
   }
 }
@@ -302,11 +302,11 @@ Status read_exactly(int fd, void* data, size_t bytes, const Deadline& deadline, 
     if (n > 0) {
       done += static_cast<size_t>(n);
     } else if (n == 0) {
-      return Status(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+      return make_error(StatusCode::kPeerLost, "the other side closed the connection while {}", doing);
     } else if (errno == EAGAIN) {
       RONDO_TRY(deadline.wait_ready(fd, POLLIN, doing));
     } else if (errno != EINTR) {
-      return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+      return make_error(StatusCode::kPeerLost, "{} while {}", errno_text(errno), doing);
     }
   }
   return {};
@@ -320,7 +320,7 @@ Status write_all(int fd, std::string_view bytes, const Deadline& deadline, std::
     } else if (errno == EAGAIN) {
       RONDO_TRY(deadline.wait_ready(fd, POLLOUT, doing));
     } else if (errno != EINTR) {
-      return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+      return make_error(StatusCode::kPeerLost, "{} while {}", errno_text(errno), doing);
     }
   }
   return {};

@@ -20,12 +20,12 @@
 // early decision of Charron-Bost and Schiper (2004).
 #include "bootstrap/survivors.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "base/outcome.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
@@ -83,8 +83,8 @@ Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const Bootstra
   view.excluded.resize(peers_.size(), false);
   for (const Rank r : excluded) {
     if (r < 0 || r >= static_cast<Rank>(peers_.size()) || r == rank_)
-      return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: excluded names rank {}: {}", rank_, r,
-                                                              r == rank_ ? "the caller" : "there is none"));
+      return invalid_argument("rank {}: excluded names rank {}: {}", rank_, r,
+                              r == rank_ ? "the caller" : "there is none");
     view.excluded[r] = true;
   }
   view.gone = view.excluded;
@@ -252,14 +252,13 @@ Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) co
         if (set[r]) ranks.push_back(static_cast<Rank>(r));
       return ranks.empty() ? std::string("nobody") : list_ranks(ranks);
     };
-    return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} excludes {}, but {} excludes {}", rank_,
-                                                     list(view_.excluded), who, list(m.view.excluded)));
+    return make_error(StatusCode::kMismatch, "shrink: rank {} excludes {}, but {} excludes {}", rank_,
+                      list(view_.excluded), who, list(m.view.excluded));
   }
-  if (m.view.gone[rank_])
-    return Status(StatusCode::kMismatch, fmt::format("shrink: {} continues without rank {}", who, rank_));
+  if (m.view.gone[rank_]) return make_error(StatusCode::kMismatch, "shrink: {} continues without rank {}", who, rank_);
   if (m.phase != phase_ || (m.round != round && !m.decided))
-    return Status(StatusCode::kInternal, fmt::format("shrink: {} is in round {} of phase {}, rank {} in {} of {}", who,
-                                                     m.round, m.phase, rank_, round, phase_));
+    return make_error(StatusCode::kInternal, "shrink: {} is in round {} of phase {}, rank {} in {} of {}", who, m.round,
+                      m.phase, rank_, round, phase_);
   return {};
 }
 
@@ -285,8 +284,8 @@ Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from
   RONDO_TRY(take_late_links());
   for (const Rank r : missing) ready[r] = true;
   if (const Status s = shrink_deadline_->check("agreeing with the survivors"); !s.ok())
-    return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
-                                        from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
+    return make_error(s.code(), "rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
+                      from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have");
   return ready;
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/forks.h"
 #include "base/function_table.h"
 
@@ -99,9 +100,9 @@ Status TlsSession::outcome(int returned) const {
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
   const char* reason = ERR_reason_error_string(ERR_get_error());
   ERR_clear_error();
-  return Status(StatusCode::kUnauthorized,
-                fmt::format("TLS: {}: the two sides have different keys, or the data was changed on the way",
-                            reason != nullptr ? reason : "the connection cannot be decrypted"));
+  return make_error(StatusCode::kUnauthorized,
+                    "TLS: {}: the two sides have different keys, or the data was changed on the way",
+                    reason != nullptr ? reason : "the connection cannot be decrypted");
 }
 
 Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& key) {

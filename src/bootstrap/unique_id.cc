@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/read_file.h"
 
 namespace rondo {
@@ -56,8 +57,7 @@ Expected<IdContents> decode_id(const rondo_unique_id& id) {
     return broken;
   Decoder r(all.substr(kIdMagic.size(), kSumOffset - kIdMagic.size()));
   if (const auto version = r.get<uint8_t>(); version != kIdVersion)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the unique id has version {}, this library reads {}", version, kIdVersion));
+    return invalid_argument("the unique id has version {}, this library reads {}", version, kIdVersion);
   IdContents c;
   c.derived = (r.get<uint8_t>() & kFlagDerived) != 0;
   r(c.port, c.secret, c.host_hash);
@@ -74,7 +74,7 @@ Expected<IdContents> decode_id(const rondo_unique_id& id) {
 
 Expected<PeerInfo> describe_self(uint64_t pretend_host) {
   const std::string path = "/proc/sys/kernel/random/boot_id", boot_id = first_line_of(path);
-  if (boot_id.empty()) return Status(StatusCode::kSystem, fmt::format("read {}: {}", path, errno_text(errno)));
+  if (boot_id.empty()) return make_error(StatusCode::kSystem, "read {}: {}", path, errno_text(errno));
   PeerInfo self;
   self.host = boot_id + " " + read_link("/proc/self/ns/net");
   if (pretend_host != 0) self.host += fmt::format(" as {}", pretend_host);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
+
 namespace rondo {
 namespace {
 
@@ -43,17 +45,14 @@ std::string_view trim(std::string_view s) {
 
 Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string_view name) {
   if (text.size() > kMaxConfigBytes)
-    return Status(StatusCode::kInvalidArgument, fmt::format("{}: has {} bytes; a configuration has at most {}", name,
-                                                            text.size(), kMaxConfigBytes));
+    return invalid_argument("{}: has {} bytes; a configuration has at most {}", name, text.size(), kMaxConfigBytes);
   std::vector<ConfigEntry> entries;
   std::map<std::string, int> lines;  // line by key
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    auto wrong = [&](std::string_view what) {
-      return Status(StatusCode::kInvalidArgument, fmt::format("{}:{}: {}", name, number, what));
-    };
+    auto wrong = [&](std::string_view what) { return invalid_argument("{}:{}: {}", name, number, what); };
     if (line.size() > kMaxConfigLineBytes)
       return wrong(fmt::format("the line has {} bytes; at most {}", line.size(), kMaxConfigLineBytes));
     if (const auto bad = std::find_if(line.begin(), line.end(), is_control); bad != line.end())

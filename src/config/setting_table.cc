@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "algorithms/registry.h"
+#include "base/error.h"
 #include "config/networks.h"
 
 namespace rondo {
@@ -162,7 +163,7 @@ std::string expected_form(const SettingRow& row) {
 
 Status check_setting(const SettingRow& row, std::string_view value, std::string_view where) {
   if (is_valid(row, value)) return {};
-  return Status(StatusCode::kInvalidArgument, fmt::format("{}: expected {}", where, expected_form(row)));
+  return invalid_argument("{}: expected {}", where, expected_form(row));
 }
 
 std::string similar_setting(std::string_view key, bool as_variable) {

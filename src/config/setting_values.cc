@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "base/read_file.h"
 #include "config/config_file.h"
@@ -21,7 +22,7 @@ constexpr const char* kUserFile = "/.config/rondo.conf";  // below HOME
 Expected<std::optional<std::string>> read_whole(const std::string& path) {
   auto text = read_file(path, kMaxConfigBytes + 1);  // the parser refuses a longer one
   if (text || errno == ENOENT || errno == ENOTDIR) return text;
-  return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_reason(errno)));
+  return make_error(StatusCode::kSystem, "configuration file {}: {}", path, errno_reason(errno));
 }
 
 // The lines of set_default_settings. One for the process, because unique ids and listeners also belong to the process.
@@ -75,8 +76,7 @@ Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const 
     if (text) {
       RONDO_TRY(v.add_lines(*text, path, ""));
     } else if (named != nullptr) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("RONDO_CONFIG={}: expected the path of a configuration file; there is none", named));
+      return invalid_argument("RONDO_CONFIG={}: expected the path of a configuration file; there is none", named);
     }
   }
   for (const SettingRow& row : setting_rows()) {
@@ -108,9 +108,8 @@ Status SettingValues::add_lines(std::string_view text, const std::string& name, 
       continue;
     }
     if (row->where == SettingRow::Where::kProcess)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{}: {} is a setting of the process: set {} in the environment", place, e.key,
-                                variable_of(e.key)));
+      return invalid_argument("{}: {} is a setting of the process: set {} in the environment", place, e.key,
+                              variable_of(e.key));
     RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, row->shown(e.value))));
     set(e.key, e.value, from.empty() ? place : from);
   }

@@ -1,9 +1,8 @@
 #include "device/device_side.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/outcome.h"
 #include "device/engine/grid_reduce.h"
 #include "device/engine/images.h"
@@ -30,12 +29,10 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
   if (devices.empty())
     for (int r = 0; r < nranks; ++r) devices.push_back(r % std::max(1, count));
   if (devices.size() != static_cast<size_t>(nranks))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("devices has {} entries for {} ranks", devices.size(), nranks));
+    return invalid_argument("devices has {} entries for {} ranks", devices.size(), nranks);
   for (size_t r = 0; r < devices.size(); ++r)
     if (devices[r] < 0 || devices[r] >= count)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("devices[{}] is {}: this process sees {} devices", r, devices[r], count));
+      return invalid_argument("devices[{}] is {}: this process sees {} devices", r, devices[r], count);
   return devices;
 }
 
@@ -72,8 +69,7 @@ Expected<DeviceWorld> describe_world(const CudaTransport& t, std::string_view en
   // One block per multiprocessor always fits next to the blocks of other ranks. A ring has three lanes.
   const EngineChoice choice = select_engine(machine, places, 3, 1, preferences);
   if (engine == "interpreter" && choice.kind == EngineKind::kStream)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
+    return unsupported("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason);
   world.resident_blocks = choice.most_blocks;
   const bool alone = engine == "auto" && t.devices().size() == 1;  // copies need no waiting kernel
   world.engine = alone ? EngineKind::kStream : choice.kind;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/unique_id.h"
@@ -41,7 +42,7 @@ bool answers(const rondo_unique_id& id, Rank rank, const Deadline& deadline) {
 }
 
 Status cannot(std::string_view what, const std::string& path, std::string_view remedy) {
-  return Status(StatusCode::kSystem, fmt::format("cannot {} {}: {}; {}", what, path, errno_text(errno), remedy));
+  return make_error(StatusCode::kSystem, "cannot {} {}: {}; {}", what, path, errno_text(errno), remedy);
 }
 
 constexpr std::string_view kRemedy = "RONDO_STORE must name a directory that all ranks can access and write to";
@@ -51,10 +52,10 @@ constexpr std::string_view kRemedy = "RONDO_STORE must name a directory that all
 Expected<std::string> store_directory(const std::string& url) {
   constexpr std::string_view kScheme = "file://";
   if (!url.starts_with(std::string(kScheme) + "/"))
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_STORE='{}': expected file:// and the absolute path of a directory, as in "
-                              "file:///scratch/me",
-                              url));
+    return invalid_argument(
+        "RONDO_STORE='{}': expected file:// and the absolute path of a directory, as in "
+        "file:///scratch/me",
+        url);
   std::string path = url.substr(kScheme.size());
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -72,16 +73,16 @@ Status FileStore::check(int fd) const {
   struct stat file {};
   if (::fstat(fd, &file) != 0) return cannot("look at", path_, kRemedy);
   if (!S_ISREG(file.st_mode))
-    return Status(StatusCode::kUnauthorized, fmt::format("{} is not a regular file: remove it", path_));
+    return make_error(StatusCode::kUnauthorized, "{} is not a regular file: remove it", path_);
   if (file.st_uid != ::geteuid())
-    return Status(
+    return make_error(
         StatusCode::kUnauthorized,
-        fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, who must own the file",
-                    path_, file.st_uid, ::geteuid()));
+        "{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, who must own the file", path_,
+        file.st_uid, ::geteuid());
   if ((file.st_mode & 077) != 0)
-    return Status(StatusCode::kUnauthorized,
-                  fmt::format("{} has mode {:04o}: other users could read or change the job's secret; remove it", path_,
-                              file.st_mode & 07777));
+    return make_error(StatusCode::kUnauthorized,
+                      "{} has mode {:04o}: other users could read or change the job's secret; remove it", path_,
+                      file.st_mode & 07777);
   return {};
 }
 
@@ -91,8 +92,7 @@ Expected<FileStore::Found> FileStore::look() const {
   const Fd again(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Fd fd(::openat(again ? again.get() : fd_.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && (errno == ENOENT || errno == ESTALE)) return Found{};
-  if (!fd && errno == ELOOP)
-    return Status(StatusCode::kUnauthorized, fmt::format("{} is a symbolic link: remove it", path_));
+  if (!fd && errno == ELOOP) return make_error(StatusCode::kUnauthorized, "{} is a symbolic link: remove it", path_);
   if (!fd) return cannot("open", path_, kRemedy);
   RONDO_TRY(check(fd.get()));
   Found found;
@@ -104,9 +104,9 @@ Expected<FileStore::Found> FileStore::look() const {
   const std::string_view text = found.text;
   const size_t id_at = kHeader.size(), by_at = id_at + 2 * sizeof(found.id.bytes) + 1;
   if (!text.starts_with(kHeader) || text.size() < by_at)
-    return Status(StatusCode::kMismatch, fmt::format("{} was not written by this version of rondo: remove it", path_));
+    return make_error(StatusCode::kMismatch, "{} was not written by this version of rondo: remove it", path_);
   auto id = unique_id_from_hex(std::string(text.substr(id_at, 2 * sizeof(found.id.bytes))));
-  if (!id.ok()) return Status(StatusCode::kMismatch, fmt::format("{} is damaged: remove it", path_));
+  if (!id.ok()) return make_error(StatusCode::kMismatch, "{} is damaged: remove it", path_);
   found.id = *id;
   found.by = text.substr(by_at, text.find('\n', by_at) - by_at);
   return found;
@@ -135,9 +135,10 @@ Status FileStore::put_in_place(const std::string& temporary, const Deadline& dea
   RONDO_TRY_ASSIGN(const Found there, look());
   if (!there.text.empty()) {
     if (answers(there.id, 0, deadline))
-      return Status(StatusCode::kMismatch, fmt::format("another job of the same name is starting: {} holds the id of "
-                                                       "{}; give each job its own name (RONDO_JOB_ID) or directory",
-                                                       path_, there.by));
+      return make_error(StatusCode::kMismatch,
+                        "another job of the same name is starting: {} holds the id of "
+                        "{}; give each job its own name (RONDO_JOB_ID) or directory",
+                        path_, there.by);
     std::fprintf(stderr, "rondo: %s is from an earlier job (%s) that does not answer: replaced\n", path_.c_str(),
                  there.by.c_str());
   }
@@ -164,7 +165,7 @@ Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Deadline& deadline) 
   Deadline::Clock::time_point ask_again;
   for (double pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
     auto found = look();
-    if (!found.ok()) return Status(found.status().code(), fmt::format("rank {}: {}", rank, found.status().message()));
+    if (!found.ok()) return make_error(found.status().code(), "rank {}: {}", rank, found.status().message());
     if (!found->text.empty() && (found->text != dead || Deadline::Clock::now() >= ask_again)) {
       if (answers(found->id, rank, deadline)) return found->id;
       dead = found->text;
@@ -172,9 +173,8 @@ Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Deadline& deadline) 
       whose = fmt::format("; there is one of an earlier job ({}) that does not answer", found->by);
     }
     if (const Status s = deadline.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
-      return Status(s.code(),
-                    fmt::format("rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?", rank,
-                                s.message(), whose));
+      return make_error(s.code(), "rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?",
+                        rank, s.message(), whose);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "base/outcome.h"
 #include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
@@ -65,11 +66,10 @@ Status read_answer(int fd, rondo_unique_id* id, const Deadline& deadline) {
 
 Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
                           const Deadline& deadline) {
-  if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
-  if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
-  return Status(why.code(),
-                fmt::format("{} {} not connected to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
-                            missing.size() == 1 ? "has" : "have", name, deadline.seconds(), kInitDeadline));
+  if (why.code() == StatusCode::kSystem) return make_error(why.code(), "rank 0 {}", why.message());
+  if (why.code() != StatusCode::kTimeout) return make_error(why.code(), "rank 0 was {}", why.message());
+  return make_error(why.code(), "{} {} not connected to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
+                    missing.size() == 1 ? "has" : "have", name, deadline.seconds(), kInitDeadline);
 }
 
 }  // namespace
@@ -93,8 +93,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   if (nranks == 1) return {};
   auto listener = listen_abstract(name);
   if (!listener.ok())
-    return Status(StatusCode::kSystem,
-                  fmt::format("rank 0: {}; is another rank 0 of this job running?", listener.status().message()));
+    return make_error(StatusCode::kSystem, "rank 0: {}; is another rank 0 of this job running?",
+                      listener.status().message());
   int num_refusals = 0;
   KnownAskers known;  // the number of others is limited (bootstrap/acceptor.h)
   Acceptor<FixedGreeting> acceptor;
@@ -143,20 +143,19 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Dea
     if (fd.ok()) {
       uid_t uid = 0;
       if (!same_user(fd->get(), &uid))
-        return Status(
-            StatusCode::kUnauthorized,
-            fmt::format("rank {}: socket '{}' belongs to uid {}, this rank to uid {}", rank, name, uid, ::getuid()));
+        return make_error(StatusCode::kUnauthorized, "rank {}: socket '{}' belongs to uid {}, this rank to uid {}",
+                          rank, name, uid, ::getuid());
       rondo_unique_id id = {};
       Status s = write_all(fd->get(), request.bytes(), grace, "asking rank 0 for the unique id");
       if (s.ok()) s = read_answer(fd->get(), &id, grace);
       if (s.ok()) return id;
-      lost = Status(s.code(), fmt::format("rank {}: {}", rank, s.message()));
+      lost = make_error(s.code(), "rank {}: {}", rank, s.message());
       if (s.code() != StatusCode::kPeerLost) return lost;
     } else if (refused && !lost.ok()) {
       return lost;
     }
     if (const Status s = deadline.pause(retry_ms, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
-      return Status(s.code(), fmt::format("rank {} {}", rank, s.message()));
+      return make_error(s.code(), "rank {} {}", rank, s.message());
   }
 }
 

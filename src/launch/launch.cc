@@ -5,6 +5,7 @@
 #include <charconv>
 #include <optional>
 
+#include "base/error.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
 #include "launch/file_store.h"
@@ -40,11 +41,9 @@ class Environment {
   void complain(std::string what) { problems_ += (problems_.empty() ? "" : ", ") + what; }
   Status status(std::string_view launcher) const {
     if (problems_.empty()) return {};
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format(
-            "the environment looks like {}'s, but {}; set the missing variables, or unset the others for a single rank",
-            launcher, problems_));
+    return invalid_argument(
+        "the environment looks like {}'s, but {}; set the missing variables, or unset the others for a single rank",
+        launcher, problems_);
   }
 
  private:
@@ -243,11 +242,9 @@ Expected<rondo_unique_id> unique_id_from_hex(const std::string& hex) {
     id.bytes[i] = static_cast<char>(byte);
   }
   if (!good)
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format(
-            "RONDO_UNIQUE_ID has {} characters, or characters other than hex digits; it must have {} hex digits",
-            hex.size(), 2 * sizeof(id.bytes)));
+    return invalid_argument(
+        "RONDO_UNIQUE_ID has {} characters, or characters other than hex digits; it must have {} hex digits",
+        hex.size(), 2 * sizeof(id.bytes));
   return id;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/error.h"
 #include "base/read_file.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
@@ -48,8 +49,8 @@ Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const D
   }
   RONDO_TRY_ASSIGN(const std::string value, store.get(key, deadline));
   if (value.size() != sizeof(id.bytes))
-    return Status(StatusCode::kMismatch, fmt::format("torch's store holds {} bytes under '{}', a unique id has {}",
-                                                     value.size(), key, sizeof(id.bytes)));
+    return make_error(StatusCode::kMismatch, "torch's store holds {} bytes under '{}', a unique id has {}",
+                      value.size(), key, sizeof(id.bytes));
   std::memcpy(id.bytes, value.data(), sizeof(id.bytes));
   return id;
 }
@@ -84,8 +85,8 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
     auto listeners = listen_tcp(addresses, id.port);
     if (!listeners.ok())
-      return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; {}",
-                                                     listeners.status().message(), place.advice));
+      return make_error(StatusCode::kSystem, "rank 0 cannot open the rendezvous: {}; {}", listeners.status().message(),
+                        place.advice);
     RONDO_TRY(start_rendezvous(Fd(), std::move(*listeners), id.secret, open_s));
   }
   if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
@@ -140,8 +141,7 @@ std::optional<MeetingPlace> place_from(std::string_view host_port) {
 Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open) {
   auto place = place_from(host_port);
   if (!place)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' is not a meeting place: expected host:port, or [IPv6 address]:port", host_port));
+    return invalid_argument("'{}' is not a meeting place: expected host:port, or [IPv6 address]:port", host_port);
   place->secret = "place " + secret;
   RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
   return derived_id(*place, open, 2 * settings.init_timeout_s);
@@ -162,11 +162,11 @@ Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const B
   if (info.meeting == LaunchInfo::Meeting::kFileStore) {
     auto joined = join_through_file(info, options);
     if (joined.ok()) return joined;
-    return Status(joined.status().code(), fmt::format("{} ({})", joined.status().message(), info.how));
+    return make_error(joined.status().code(), "{} ({})", joined.status().message(), info.how);
   }
   const Deadline deadline(options.deadline_s, options.abort);
   auto id = find_id(info, deadline);
-  if (!id.ok()) return Status(id.status().code(), fmt::format("{} ({})", id.status().message(), info.how));
+  if (!id.ok()) return make_error(id.status().code(), "{} ({})", id.status().message(), info.how);
   return Bootstrap::join(info.nranks, *id, info.rank, options);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/codec.h"
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -42,7 +43,7 @@ Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port,
       last = fd.status();
     }
     if (const Status s = deadline.pause(kStoreRetryMs, "connecting to torch's store"); !s.ok())
-      return Status(s.code(), fmt::format("{}; last: {}", s.message(), last.message()));
+      return make_error(s.code(), "{}; last: {}", s.message(), last.message());
   }
 }
 
@@ -72,8 +73,10 @@ Expected<std::string> TorchStore::get(const std::string& key, const Deadline& de
     RONDO_TRY_ASSIGN(const uint8_t answer, read_value<uint8_t>(fd_.get(), deadline, doing));
     if (answer == kReady) break;
     if (answer != kNotReady)
-      return Status(StatusCode::kMismatch, fmt::format("torch's store answered {} to CHECK: not the protocol of "
-                                                       "PyTorch 2.1 and later", answer));
+      return make_error(StatusCode::kMismatch,
+                        "torch's store answered {} to CHECK: not the protocol of "
+                        "PyTorch 2.1 and later",
+                        answer);
     RONDO_TRY(deadline.pause(kAskAgainMs, doing));
   }
   Encoder query;
@@ -82,7 +85,7 @@ Expected<std::string> TorchStore::get(const std::string& key, const Deadline& de
   RONDO_TRY(write_all(fd_.get(), query.bytes(), deadline, doing));
   RONDO_TRY_ASSIGN(const uint64_t bytes, read_value<uint64_t>(fd_.get(), deadline, doing));
   if (bytes > kMaxValueBytes)
-    return Status(StatusCode::kMismatch, fmt::format("torch's store announced a value of {} bytes", bytes));
+    return make_error(StatusCode::kMismatch, "torch's store announced a value of {} bytes", bytes);
   std::string value(bytes, '\0');
   RONDO_TRY(read_exactly(fd_.get(), value.data(), value.size(), deadline, doing));
   return value;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error.h"
 #include "topology/places.h"
 
 namespace rondo {
@@ -58,13 +59,13 @@ Expected<Binding> choose_binding(const HostTopology& host, std::span<const RankC
 Status bind_this_thread(const Binding& binding) {
   cpu_set_t mask, narrowed;
   if (sched_getaffinity(0, sizeof mask, &mask) != 0)
-    return Status(StatusCode::kSystem, fmt::format("sched_getaffinity: {}", std::strerror(errno)));
+    return make_error(StatusCode::kSystem, "sched_getaffinity: {}", std::strerror(errno));
   CPU_AND(&narrowed, &mask, &binding.cpus);
   if (CPU_COUNT(&narrowed) == 0)
-    return Status(StatusCode::kUnsupported, fmt::format("not bound to {}: the thread may run on CPUs {} only",
-                                                        binding.text, cpu_list_text(numbers_of(mask))));
+    return unsupported("not bound to {}: the thread may run on CPUs {} only", binding.text,
+                       cpu_list_text(numbers_of(mask)));
   if (sched_setaffinity(0, sizeof narrowed, &narrowed) != 0)
-    return Status(StatusCode::kSystem, fmt::format("sched_setaffinity: {}", std::strerror(errno)));
+    return make_error(StatusCode::kSystem, "sched_setaffinity: {}", std::strerror(errno));
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/error.h"
 #include "base/function_table.h"
 #ifdef RONDO_HAVE_HWLOC
 #include "topology/hwloc.h"
@@ -18,10 +19,7 @@ namespace rondo {
 
 bool have_hwloc() { return why_no_hwloc().empty(); }
 
-Status no_hwloc() {
-  return Status(StatusCode::kUnsupported,
-                fmt::format("reading the topology of a host needs hwloc: {}", why_no_hwloc()));
-}
+Status no_hwloc() { return unsupported("reading the topology of a host needs hwloc: {}", why_no_hwloc()); }
 
 #ifndef RONDO_HAVE_HWLOC
 
@@ -158,7 +156,7 @@ Expected<HwlocTopology> new_topology() {
 Status load_topology(hwloc_topology_t t) {
   hwloc().topology_set_flags(t, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (hwloc().topology_load(t) == 0) return {};
-  return Status(StatusCode::kSystem, fmt::format("hwloc_topology_load: {}", std::strerror(errno)));
+  return make_error(StatusCode::kSystem, "hwloc_topology_load: {}", std::strerror(errno));
 }
 
 std::vector<hwloc_obj_t> HwlocPlaces::all(hwloc_obj_type_t type) const {

@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "base/error.h"
+
 namespace rondo {
 namespace {
 
@@ -90,7 +92,7 @@ Near cores_near(const HostTopology& host, const std::vector<int>& allowed, const
 
 Expected<std::vector<Placement>> place_ranks(const HostTopology& host, int num_ranks, std::span<const GpuPlace> gpus) {
   RONDO_CHECK(gpus.empty() || std::ssize(gpus) == num_ranks);
-  if (num_ranks < 1) return Status(StatusCode::kInvalidArgument, fmt::format("{} ranks cannot be placed", num_ranks));
+  if (num_ranks < 1) return invalid_argument("{} ranks cannot be placed", num_ranks);
   const std::vector<int> cores = allowed_cores(host);
   if (cores.empty()) return Status(StatusCode::kInvalidArgument, "no CPU is allowed");
   if (gpus.empty()) return place_on(host, cores, num_ranks);

@@ -8,20 +8,21 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error.h"
 #include "trace/trace_file.h"
 
 namespace rondo {
 
 Expected<std::unique_ptr<StepTrace>> StepTrace::create(const TraceIdentity& identity, uint64_t num_records) {
   if (num_records < kMinRecords || num_records > kMaxRecords)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: num_records is {}: expected {} to {}",
-                                                            identity.rank, num_records, kMinRecords, kMaxRecords));
+    return invalid_argument("rank {}: num_records is {}: expected {} to {}", identity.rank, num_records, kMinRecords,
+                            kMaxRecords);
   const uint64_t capacity = std::bit_ceil(num_records);
   void* memory = mmap(nullptr, capacity * sizeof(StepRecord), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED)
-    return Status(StatusCode::kSystem, fmt::format("rank {}: {} bytes for a trace: {}", identity.rank,
-                                                   capacity * sizeof(StepRecord), std::strerror(errno)));
+    return make_error(StatusCode::kSystem, "rank {}: {} bytes for a trace: {}", identity.rank,
+                      capacity * sizeof(StepRecord), std::strerror(errno));
   return std::unique_ptr<StepTrace>(new StepTrace(identity, static_cast<StepRecord*>(memory), capacity));
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/codec.h"
+#include "base/error.h"
 #include "base/new_file.h"
 #include "base/read_file.h"
 
@@ -31,8 +32,7 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
   std::error_code error;
   if (const auto directory = std::filesystem::path(path).parent_path(); !directory.empty()) {
     std::filesystem::create_directories(directory, error);
-    if (error)
-      return Status(StatusCode::kSystem, fmt::format("{}: cannot be created: {}", directory.string(), error.message()));
+    if (error) return make_error(StatusCode::kSystem, "{}: cannot be created: {}", directory.string(), error.message());
   }
   return write_whole_file(path, pieces);
 }

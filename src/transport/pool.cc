@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "config/setting_table.h"
 #include "protocol/spin.h"
@@ -29,8 +30,8 @@ std::string text(uint64_t bytes) {
 
 Status system_error(const char* what, uint64_t bytes) {
   const int error = errno;
-  return Status(code_of(error), fmt::format("{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size",
-                                            what, text(bytes), errno_reason(error)));
+  return make_error(code_of(error), "{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size", what,
+                    text(bytes), errno_reason(error));
 }
 
 // The process's current pool, which its communicators own. The registry is never destroyed, because they may outlive
@@ -91,13 +92,12 @@ Status StagingPool::map_locked() {
 
 Status StagingPool::exhausted(uint64_t bytes, Use use) const {
   const bool part = use == Use::kSmall && used_bytes_ + bytes <= size_bytes_;
-  return Status(
+  return make_error(
       StatusCode::kExhausted,
-      fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are in use; raise "
-                  "RONDO_POOL_BYTES, or destroy unused communicators",
-                  getpid(), text(bytes),
-                  part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "", text(used_bytes_),
-                  text(size_bytes_)));
+      "the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are in use; raise "
+      "RONDO_POOL_BYTES, or destroy unused communicators",
+      getpid(), text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
+      text(used_bytes_), text(size_bytes_));
 }
 
 Expected<StagingPool::Range> StagingPool::take(uint64_t bytes, Use use) {

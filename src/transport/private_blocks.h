@@ -4,13 +4,13 @@
 // Thread safety: none.
 #pragma once
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
 #include <map>
 
+#include "base/error.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
@@ -28,8 +28,8 @@ class PrivateBlocks {
   Expected<void*> alloc(uint64_t bytes) {
     void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
-      return Status(StatusCode::kSystem,
-                    fmt::format("rank {}: mapping {} MiB of memory failed: {}", rank_, bytes >> 20, strerror(errno)));
+      return make_error(StatusCode::kSystem, "rank {}: mapping {} MiB of memory failed: {}", rank_, bytes >> 20,
+                        strerror(errno));
     madvise(at, bytes, MADV_HUGEPAGE);
     bytes_[at] = bytes;
     return at;
@@ -38,8 +38,7 @@ class PrivateBlocks {
   Status free(void* ptr) {
     const auto found = bytes_.find(ptr);
     if (found == bytes_.end())
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+      return invalid_argument("rank {}: ptr was not made by alloc of this communicator", rank_);
     munmap(ptr, found->second);
     bytes_.erase(found);
     return {};

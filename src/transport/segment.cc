@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/outcome.h"
 #include "base/round_up.h"
 
@@ -83,7 +84,7 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   const uint64_t lines =
       sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines);
   if (made_ == layout_.max_connections)
-    return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were created", made_)));
+    return give_up(key, make_error(StatusCode::kInternal, "its directory is full: {} were created", made_));
   auto carve = [this](StagingPool::Use use, uint64_t bytes) {
     return cutter_.cut(use, bytes, [&](uint64_t range_bytes) { return take(range_bytes, use); });
   };

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/no_cancel.h"
 #include "base/round_up.h"
 #include "device/driver/capture.h"
@@ -130,16 +131,14 @@ uint64_t DeviceEngine::communicator() const {
 Status DeviceEngine::check_buffer(std::string_view name, const void* ptr, Dtype dtype) const {
   if (ptr == nullptr) return {};
   if (reinterpret_cast<uintptr_t>(ptr) % dtype_bytes(dtype) != 0)  // a kernel would fault, which ends the context
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {}: {} is at {}, which is no multiple of the {} bytes of {}: align the buffer",
-                              rank_, name, ptr, dtype_bytes(dtype), dtype_name(dtype)));
+    return invalid_argument("rank {}: {} is at {}, which is no multiple of the {} bytes of {}: align the buffer", rank_,
+                            name, ptr, dtype_bytes(dtype), dtype_name(dtype));
   unsigned type = 0;
   const cuda::Result known =
       cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
   if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device can access
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("rank {}: {} is not CUDA memory: this communicator's buffers must be on device {}", rank_,
-                            name, transport_.device()));
+  return invalid_argument("rank {}: {} is not CUDA memory: this communicator's buffers must be on device {}", rank_,
+                          name, transport_.device());
 }
 
 Status DeviceEngine::reserve_scratch(uint64_t bytes) {

@@ -1,5 +1,4 @@
 // Issues planned calls to streams: the order of a communicator's calls, and launches of the interpreter.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/error.h"
 #include "device/driver/capture.h"
 #include "device/engine/device_engine.h"
 
@@ -109,11 +109,9 @@ struct DeviceEngine::Launch {
       if (const cuda::Event e = m->launch_event(); e != nullptr && std::find(told.begin(), told.end(), e) == told.end())
         told.push_back(e);
     if (told.size() < 2 || !cuda::captures(stream())) return {};
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format(
-            "rank {}: {} calls of a captured group have different launch_events: one launch can record only one",
-            members[0]->engine->rank_, told.size()));
+    return unsupported(
+        "rank {}: {} calls of a captured group have different launch_events: one launch can record only one",
+        members[0]->engine->rank_, told.size());
   }
 
   /// Memory for the records of traced calls. nullptr if no call is traced, or if allocation failed; that is only
@@ -303,10 +301,10 @@ class DeviceEngine::Rounds {
       }
     }
     if (const uint32_t room = room_of(Launch::parts_of(l.shares)); l.blocks > room)
-      return Status(StatusCode::kExhausted,
-                    fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
-                                "communicators into a group, or set RONDO_DEVICE_BLOCKS lower",
-                                l.members[0]->engine->rank_, l.blocks, room));
+      return make_error(StatusCode::kExhausted,
+                        "rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
+                        "communicators into a group, or set RONDO_DEVICE_BLOCKS lower",
+                        l.members[0]->engine->rank_, l.blocks, room);
     return l;
   }
 

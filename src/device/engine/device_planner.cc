@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "device/engine/lower.h"
 
 namespace rondo {
@@ -129,13 +130,11 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape
   for (const Algorithm* a : usable)
     if (world_.engine == EngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
   if (found.empty() && planner_.settings().protocol.empty())
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",
-                              collective_name(request.collective), world_.resident_blocks));
+    return unsupported("no algorithm for {} fits the devices: a launch may have {} blocks",
+                       collective_name(request.collective), world_.resident_blocks);
   if (found.empty())
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("RONDO_PROTO={} has no algorithm for this {} on devices", planner_.settings().protocol,
-                              collective_name(request.collective)));
+    return unsupported("RONDO_PROTO={} has no algorithm for this {} on devices", planner_.settings().protocol,
+                       collective_name(request.collective));
   sort(request, found);
   return found;
 }

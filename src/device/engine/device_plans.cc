@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "device/engine/device_engine.h"
 #include "device/engine/images.h"
 
@@ -42,9 +43,8 @@ class DeviceEngine::Ports final : public PortIndex {
     }
     if (i == e_.ends_.size()) {
       if (index == (writes ? e_.tables_.write_stride : e_.tables_.read_stride))
-        return Status(
-            StatusCode::kExhausted,
-            fmt::format("rank {}: the communicator has {} connections on its device, the maximum", e_.rank_, index));
+        return make_error(StatusCode::kExhausted,
+                          "rank {}: the communicator has {} connections on its device, the maximum", e_.rank_, index);
       e_.ends_.push_back({{key, form}, writes ? key.reader : key.writer, false, writes, index, {}, {}});
       if (writes) e_.ends_.back().readers = *readers;
       RONDO_TRY(e_.transport_.find_ends({key, form}).status());
@@ -119,10 +119,10 @@ Status DeviceEngine::compile_plan(DevicePlan& plan) {
 // separately.
 Status DeviceEngine::add_fallback(DevicePlan& plan) {
   if (entry_steps(*plan.main.program) == 0)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{}: a direct algorithm whose buffers may be unreachable must have one lane, which "
-                              "begins with credits to and from all ranks",
-                              plan.how.algorithm->name));
+    return unsupported(
+        "{}: a direct algorithm whose buffers may be unreachable must have one lane, which "
+        "begins with credits to and from all ranks",
+        plan.how.algorithm->name);
   RONDO_TRY_ASSIGN(const auto found, device_planner_.fallbacks(plan.request, plan.how));
   Status refused;
   for (const DeviceCandidate& c : found) {  // as in plan()
@@ -240,12 +240,11 @@ Status DeviceEngine::connect_all(std::span<const Item> items) {
     if (waited_s > e.connect_deadline_s_) {
       const auto late = std::find_if(plan.ends.begin(), plan.ends.end(), [&](uint32_t i) { return !e.ends_[i].ready; });
       const Rank whom = e.ends_[*late].other;
-      return Status(
+      return make_error(
           StatusCode::kTimeout,
-          fmt::format(
-              "rank {}: waited {:.1f} s (RONDO_INIT_TIMEOUT_S or init_deadline_s) for rank {} to make its end of a "
-              "connection: has it called {}?",
-              e.rank_, waited_s, whom, collective_name(plan.request.collective)));
+          "rank {}: waited {:.1f} s (RONDO_INIT_TIMEOUT_S or init_deadline_s) for rank {} to make its end of a "
+          "connection: has it called {}?",
+          e.rank_, waited_s, whom, collective_name(plan.request.collective));
     }
     RONDO_TRY(e.lost_peer());
     timespec pause{0, static_cast<long>(wait_ns)};
@@ -266,7 +265,7 @@ Status DeviceEngine::lost_peer_soon() const {
 Status DeviceEngine::lost_peer() const {
   const auto lost = transport_.find_lost();
   if (!lost || transport_.departed(lost->rank)) return {};  // a rank that has left on purpose had done its part
-  return Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", rank_, lost->how));
+  return make_error(StatusCode::kPeerLost, "rank {}: {}", rank_, lost->how);
 }
 
 }  // namespace rondo

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/error.h"
 #include "device/engine/device_engine.h"
 #include "plan/describe_program.h"
 
@@ -133,7 +134,7 @@ std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
 // kAborted if a rank has aborted.
 Status DeviceEngine::aborted() const {
   const auto by = transport_.aborted_by();
-  return by ? Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by))) : Status();
+  return by ? make_error(StatusCode::kAborted, "rank {}: {}", rank_, abort_text(transport_, *by)) : Status();
 }
 
 std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
@@ -156,7 +157,7 @@ Status DeviceEngine::report() const {
   const Rank peer = c.peer;
   if (failure == DeviceFailure::kAborted) {
     RONDO_TRY(aborted());
-    return Status(StatusCode::kAborted, fmt::format("rank {}: the communicator was aborted", rank_));
+    return make_error(StatusCode::kAborted, "rank {}: the communicator was aborted", rank_);
   }
   std::string what = "a call on the device", which;
   if (!outstanding_.empty()) {
@@ -166,18 +167,18 @@ Status DeviceEngine::report() const {
   }
   const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
   if (failure == DeviceFailure::kUnreachable)
-    return Status(StatusCode::kInternal, fmt::format("rank {}: {}: rank {}'s buffers cannot be reached from here in {}",
-                                                     rank_, what, peer, where));
+    return make_error(StatusCode::kInternal, "rank {}: {}: rank {}'s buffers cannot be reached from here in {}", rank_,
+                      what, peer, where);
   if (failure == DeviceFailure::kMismatch)
-    return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
-                                                     rank_, what, peer, where, which));
-  return Status(StatusCode::kTimeout,
-                fmt::format("rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_,
-                            what, static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "space at" : "data from",
-                            peer >= 0         ? fmt::format("rank {}", peer)
-                            : c.for_room != 0 ? std::string("the readers of a connection")
-                                              : std::string("another lane"),
-                            where, which));
+    return make_error(StatusCode::kMismatch, "rank {}: {}: rank {} sent a message of another operation in {}{}", rank_,
+                      what, peer, where, which);
+  return make_error(StatusCode::kTimeout,
+                    "rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_, what,
+                    static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "space at" : "data from",
+                    peer >= 0         ? fmt::format("rank {}", peer)
+                    : c.for_room != 0 ? std::string("the readers of a connection")
+                                      : std::string("another lane"),
+                    where, which);
 }
 
 // Requests the status pages of ranks on other hosts when a call is late, so that the deadline's message can use them.
@@ -199,11 +200,10 @@ Status DeviceEngine::look() {
   // Streams have no deadline of their own.
   const uint64_t now = monotonic_ns();
   if (outstanding_.empty() && issuing_ && issue_deadline_ns_ != 0 && now - issue_since_ns_ > issue_deadline_ns_)
-    return Status(
-        StatusCode::kTimeout,
-        fmt::format("rank {}: a call is longer than its stream's queue, and after {:.1f} s (RONDO_TIMEOUT_S or "
-                    "deadline_s) no other rank has made room",
-                    rank_, static_cast<double>(now - issue_since_ns_) * 1e-9));
+    return make_error(StatusCode::kTimeout,
+                      "rank {}: a call is longer than its stream's queue, and after {:.1f} s (RONDO_TIMEOUT_S or "
+                      "deadline_s) no other rank has made room",
+                      rank_, static_cast<double>(now - issue_since_ns_) * 1e-9);
   if (outstanding_.empty()) return {};
   const Outstanding& o = outstanding_.front();
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
@@ -212,9 +212,9 @@ Status DeviceEngine::look() {
     StatusPage* const page = r != rank_ && o.sequence != 0 ? transport_.page(r) : nullptr;
     if (page != nullptr && page->last_posted() < o.sequence) late += who_waits(o, r);
   }
-  return Status(StatusCode::kTimeout,
-                fmt::format("rank {}: {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}",
-                            rank_, o.name(), static_cast<double>(now - o.issued_ns) * 1e-9, late));
+  return make_error(StatusCode::kTimeout,
+                    "rank {}: {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}", rank_,
+                    o.name(), static_cast<double>(now - o.issued_ns) * 1e-9, late);
 }
 
 // Handles the communicator's first failure: kernels leave, the other ranks are informed, streams are released.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
+
 namespace rondo {
 namespace {
 
@@ -24,8 +26,7 @@ class Lowering {
 
   Expected<Lowered> run() {
     if (p_.lanes.size() > DeviceProgram::kMaxLanes)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("{} lanes: a device runs at most {}", p_.lanes.size(), DeviceProgram::kMaxLanes));
+      return unsupported("{} lanes: a device runs at most {}", p_.lanes.size(), DeviceProgram::kMaxLanes);
     RONDO_CHECK(shape_.num_channels >= 1);
     fill_header();
     fill_counts();
@@ -110,15 +111,13 @@ class Lowering {
     }
     h_.lane_first[lane + 1] = static_cast<uint32_t>(steps_.size());
     if (most_recv > DeviceProgram::kMaxLaneReads || most_send > DeviceProgram::kMaxLaneWrites)
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("a direct instruction reads from {} and writes to {} ranks: a "
-                                "block holds {} and {}",
-                                most_recv, most_send, DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
+      return unsupported(
+          "a direct instruction reads from {} and writes to {} ranks: a "
+          "block holds {} and {}",
+          most_recv, most_send, DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites);
     if (reads.size() > DeviceProgram::kMaxLaneReads || writes.size() > DeviceProgram::kMaxLaneWrites)
-      return Status(
-          StatusCode::kUnsupported,
-          fmt::format("a lane receives from {} and sends to {} connections: a block holds {} and {}", reads.size(),
-                      writes.size(), DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
+      return unsupported("a lane receives from {} and sends to {} connections: a block holds {} and {}", reads.size(),
+                         writes.size(), DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites);
     h_.lane_ends[lane] = static_cast<uint32_t>(index_.size());
     index_.push_back(static_cast<uint16_t>(reads.size()));
     index_.push_back(static_cast<uint16_t>(writes.size()));

@@ -5,7 +5,6 @@
 // The writer's stream waits until `empty` is 1 and resets it, copies, and sets `full`. The reader's stream waits until
 // `full` is 1 and resets it, reads, and sets `empty`. After a call all slots are empty, so every call begins with slot
 // 0, and all values are equal in every call and graph replay.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "device/engine/device_engine.h"
 #include "device/engine/grid_reduce.h"
 #include "device/engine/images.h"
@@ -103,9 +103,8 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
                   [&](const ConnectionKey& key, Rank reader) { used.sends.push_back(stream_end(plan, key, reader)); });
     }
   if (most_sources > ReduceArgs::kMaxSources)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{} adds {} operands at once; a reduction kernel takes {}", plan.how.algorithm->name,
-                              most_sources, ReduceArgs::kMaxSources));
+    return unsupported("{} adds {} operands at once; a reduction kernel takes {}", plan.how.algorithm->name,
+                       most_sources, ReduceArgs::kMaxSources);
   if (collective_reduces(r.collective) || p.mixed) {
     const Op op = p.operation.op;
     RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), p.mixed ? reduce_mixed_name(op)

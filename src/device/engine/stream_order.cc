@@ -1,10 +1,10 @@
 #include "device/engine/stream_order.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
+
+#include "base/error.h"
 
 namespace rondo {
 namespace {
@@ -46,9 +46,8 @@ class Play {
         for (size_t lane = 0; lane < programs_[r]->lanes.size(); ++lane)
           while (step(r, lane)) moved = true;
       if (!moved)
-        return Status(
-            StatusCode::kInternal,
-            fmt::format("an algorithm needs more than {} outstanding messages in a connection", kStreamSlots));
+        return make_error(StatusCode::kInternal, "an algorithm needs more than {} outstanding messages in a connection",
+                          kStreamSlots);
     }
     return std::move(orders_);
   }

@@ -1,6 +1,6 @@
 #include "transport/inproc/inproc.h"
 
-#include <fmt/format.h>
+#include "base/error.h"
 
 namespace rondo {
 
@@ -52,9 +52,8 @@ Status InprocWorld::agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes) 
   for (; !allocations_.empty() && allocations_.front().num_ranks == layout_.nranks; ++num_complete_)
     allocations_.pop_front();
   if (asked.bytes == bytes) return {};
-  return Status(StatusCode::kMismatch,
-                fmt::format("rank {}: ranks disagree on the bytes of alloc: {} here, {} on rank {}", rank, bytes,
-                            asked.bytes, asked.first));
+  return make_error(StatusCode::kMismatch, "rank {}: ranks disagree on the bytes of alloc: {} here, {} on rank {}",
+                    rank, bytes, asked.bytes, asked.first);
 }
 
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {

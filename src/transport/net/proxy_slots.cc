@@ -1,9 +1,9 @@
 #include "transport/net/proxy_slots.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
+
+#include "base/error.h"
 
 namespace rondo::net {
 namespace {
@@ -52,9 +52,10 @@ Expected<ProxySlots::Connection*> ProxySlots::find(const Header& h, bool as_writ
            (as_writer ? k.writer == rank_ && k.reader == h.from : k.reader == rank_ && k.writer == h.from);
   });
   if (found != connections_.end() && h.step < found->flags.size()) return &*found;
-  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends to a slot that does not exist (tag {}, "
-                                                   "slot {})",
-                                                   rank_, h.from, h.tag, h.step));
+  return make_error(StatusCode::kInternal,
+                    "rank {}: rank {} sends to a slot that does not exist (tag {}, "
+                    "slot {})",
+                    rank_, h.from, h.tag, h.step);
 }
 
 Expected<ReceiveTarget> ProxySlots::place(const Header& header, size_t bytes) {

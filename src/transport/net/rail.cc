@@ -4,11 +4,13 @@
 
 #include <cstring>
 
+#include "base/error.h"
+
 namespace rondo::net {
 
 Status malformed(Rank rank, const Header& h, size_t bytes) {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
-                                                   rank, h.from, static_cast<int>(h.kind), bytes));
+  return make_error(StatusCode::kInternal, "rank {}: a message of rank {} is malformed (kind {}, {} bytes)", rank,
+                    h.from, static_cast<int>(h.kind), bytes);
 }
 
 bool Sink::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
@@ -82,10 +84,10 @@ bool Rail::unseal(Rank from, std::string_view header, const void* data, size_t b
 }
 
 void Rail::tampered(Rank from) {
-  sink_.fail_here(Status(StatusCode::kUnauthorized,
-                         fmt::format("a message from rank {} to rank {} was altered on the way, or arrived twice: "
-                                     "someone tampers with the network{} between these two ranks",
-                                     from, rank_, device_.empty() ? "" : " at " + device_)));
+  sink_.fail_here(make_error(StatusCode::kUnauthorized,
+                             "a message from rank {} to rank {} was altered on the way, or arrived twice: "
+                             "someone tampers with the network{} between these two ranks",
+                             from, rank_, device_.empty() ? "" : " at " + device_));
 }
 
 }  // namespace rondo::net

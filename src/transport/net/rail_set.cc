@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/codec.h"
+#include "base/error.h"
 
 namespace rondo::net {
 
@@ -32,13 +33,13 @@ Expected<std::vector<std::string>> parse_rails(const std::string& names) {
     at = end + 1;
     const bool again = std::find(rails.begin(), rails.end(), name) != rails.end();
     if (name.empty() || again || rails.size() == kMostRails)
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("RONDO_RAILS={}: {}; expected names of network devices, each once, with commas between "
-                                "them (rondo info shows them)",
-                                names,
-                                name.empty() ? "a name is empty"
-                                : again      ? name + " comes twice"
-                                             : fmt::format("more than {} names", kMostRails)));
+      return invalid_argument(
+          "RONDO_RAILS={}: {}; expected names of network devices, each once, with commas between "
+          "them (rondo info shows them)",
+          names,
+          name.empty() ? "a name is empty"
+          : again      ? name + " comes twice"
+                       : fmt::format("more than {} names", kMostRails));
     rails.push_back(std::move(name));
   }
   return rails;
@@ -58,7 +59,7 @@ Expected<std::unique_ptr<RailSet>> RailSet::create(const Network& network, Sink&
   const bool failed = !set->events_ || set->any([&](Rail& rail) {
     return epoll_ctl(set->events_.get(), EPOLL_CTL_ADD, rail.event_fd(), &e) != 0;
   });
-  if (failed) return Status(StatusCode::kSystem, fmt::format("epoll: {}", strerror(errno)));
+  if (failed) return make_error(StatusCode::kSystem, "epoll: {}", strerror(errno));
   return set;
 }
 
@@ -75,11 +76,10 @@ Status RailSet::set_peers(const std::vector<PeerRoute>& routes, uint64_t session
     auto parts = decode<std::vector<std::string>>(routes[r].address).value_or(std::vector<std::string>());
     if (r == 0) first_ranks = parts.size();
     if (parts.size() != first_ranks)
-      return Status(
-          StatusCode::kMismatch,
-          fmt::format("rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
-                      "on all ranks",
-                      r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks));
+      return make_error(StatusCode::kMismatch,
+                        "rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
+                        "on all ranks",
+                        r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks);
     for (size_t i = 0; i < std::min(parts.size(), of_rails.size()); ++i)
       of_rails[i].push_back({std::move(parts[i]), routes[r].host, routes[r].near});
   }

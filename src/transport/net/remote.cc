@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/outcome.h"
 #include "bootstrap/auth.h"
 #include "rondo/schedule.h"
@@ -108,7 +109,7 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
   RONDO_TRY_ASSIGN(const std::vector<std::string> devices, parse_rails(options.rails));
   RONDO_TRY_ASSIGN(rails_, RailSet::create(network_, *this, devices, {rank_, nranks_, {}, bootstrap_.own_addresses()}));
   wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
+  if (!wake_) return make_error(StatusCode::kSystem, "eventfd: {}", strerror(errno));
   return {};
 }
 
@@ -139,7 +140,7 @@ Status RemoteTransport::meet(const Options& options) {
   if (shares) {
     auto shm = ShmTransport::create(bootstrap_, machines_, options.may_pull, kLongBesideZeroCopyBytes);
     if (shm.ok()) local_ = std::move(*shm);
-    else ready = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
+    else ready = make_error(shm.status().code(), "on its host: {}", shm.status().message());
   }
   // Zero-copy by address is known to work only after the host's ranks have met.
   const bool sends_zero_copy = local_ == nullptr || local_->can_pull();
@@ -319,7 +320,7 @@ PairPage* RemoteTransport::pair_page(Rank r) {
 Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
   if (shares_memory(peer)) {
     const Status read = local_->pull(index_here(peer), address, offset_bytes, to, bytes);
-    return read.ok() ? read : Status(read.code(), fmt::format("rank {}: on its host: {}", rank_, read.message()));
+    return read.ok() ? read : make_error(read.code(), "rank {}: on its host: {}", rank_, read.message());
   }
   return Transport::pull(peer, address, offset_bytes, to, bytes);
 }

@@ -1,11 +1,10 @@
 #include "transport/net/remote_fifo.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "base/error.h"
 #include "protocol/memory.h"
 #include "rondo/schedule.h"
 
@@ -100,8 +99,8 @@ Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
   const auto found = replicas_.find(pack(key, key.writer));
   if (found != replicas_.end()) return found->second.get();
   if (key.channel != 0)
-    return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends before its receiver has memory (tag {})",
-                                                     rank_, key.writer, key.tag));
+    return make_error(StatusCode::kInternal, "rank {}: rank {} sends before its receiver has memory (tag {})", rank_,
+                      key.writer, key.tag);
   RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
   return add_replica(key, v);
 }

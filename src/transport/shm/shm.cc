@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "base/outcome.h"
 #include "base/round_up.h"
@@ -33,8 +34,8 @@ Status system_error(const char* what, uint64_t bytes) {
   const int error = errno;
   const char* const remedy =
       error == ENOMEM ? "; raise the limit on address space (ulimit -v) or vm.max_map_count" : "";
-  return Status(code_of(error), fmt::format("{} of {:.4g} MiB of shared memory failed: {}{}", what,
-                                            static_cast<double>(bytes) / (1 << 20), errno_reason(error), remedy));
+  return make_error(code_of(error), "{} of {:.4g} MiB of shared memory failed: {}{}", what,
+                    static_cast<double>(bytes) / (1 << 20), errno_reason(error), remedy);
 }
 
 // A file of zeros in memory that nobody can shorten.
@@ -88,7 +89,7 @@ Expected<std::unique_ptr<ShmTransport::Region>> ShmTransport::map(const std::vec
   region->bytes = bytes;
   for (size_t maker = 0; maker < files.size(); maker += step) {
     const auto failed = [&](StatusCode code, std::string_view why) {
-      return Status(code, fmt::format("reaching rank {}: {}", maker, why));
+      return make_error(code, "reaching rank {}: {}", maker, why);
     };
     if (!files[maker])
       return failed(StatusCode::kSystem, "the kernel dropped its descriptor: raise this process's limit (ulimit -n)");
@@ -191,8 +192,8 @@ Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offs
     const iovec local{at, bytes}, remote{reinterpret_cast<void*>(from), bytes};
     const ssize_t n = process_vm_readv(processes_[static_cast<size_t>(peer)].pid, &local, 1, &remote, 1, 0);
     if (n <= 0)
-      return Status(StatusCode::kSystem, fmt::format("rank {}: reading {} B of rank {}'s memory failed: {}", rank_, bytes,
-                                                     peer, n < 0 ? strerror(errno) : "nothing read"));
+      return make_error(StatusCode::kSystem, "rank {}: reading {} B of rank {}'s memory failed: {}", rank_, bytes, peer,
+                        n < 0 ? strerror(errno) : "nothing read");
     at += n;
     from += static_cast<uint64_t>(n);
     bytes -= static_cast<uint64_t>(n);
@@ -223,7 +224,7 @@ Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   std::vector<Fd> files;
   RONDO_TRY(exchange(bootstrap_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
-  if (!region.ok()) return Status(region.status().code(), fmt::format("rank {}: {}", rank_, region.status().message()));
+  if (!region.ok()) return make_error(region.status().code(), "rank {}: {}", rank_, region.status().message());
   regions_.push_back(std::move(*region));
   ++live_regions_;
   return static_cast<void*>(regions_.back()->bases[static_cast<size_t>(rank_)]);
@@ -236,7 +237,7 @@ Status ShmTransport::free(void* ptr) {
       --live_regions_;
       return {};
     }
-  return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+  return invalid_argument("rank {}: ptr was not made by alloc of this communicator", rank_);
 }
 
 RemoteAddress ShmTransport::describe(const void* ptr, uint64_t bytes) const {

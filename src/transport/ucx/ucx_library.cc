@@ -13,6 +13,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/function_table.h"
 
 namespace rondo::net {
@@ -66,7 +67,7 @@ std::mutex context_mutex;
 std::map<std::string, std::weak_ptr<UcxContext>> contexts_in_use;  // by device; guarded by context_mutex
 
 Status ucx_error(const UcxLibrary& lib, const char* what, ucs_status_t s) {
-  return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib.ucs_status_string(s)));
+  return make_error(StatusCode::kSystem, "UCX: {}: {}", what, lib.ucs_status_string(s));
 }
 
 Expected<ucp_context_h> make(const UcxLibrary& lib, const std::string& device) {
@@ -100,10 +101,10 @@ Expected<std::shared_ptr<UcxContext>> UcxContext::acquire(const std::string& dev
     std::set<std::string> devices;
     for (const std::string& r : any->resources()) devices.insert(r.substr(r.find('/') + 1));
     if (!devices.contains(device))
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("RONDO_RAILS names {}, and UCX has no such device here: it has {} (UCX_NET_DEVICES "
-                                "and UCX_TLS choose among them)",
-                                device, fmt::join(devices, ", ")));
+      return invalid_argument(
+          "RONDO_RAILS names {}, and UCX has no such device here: it has {} (UCX_NET_DEVICES "
+          "and UCX_TLS choose among them)",
+          device, fmt::join(devices, ", "));
   }
   const std::lock_guard lock(context_mutex);
   std::weak_ptr<UcxContext>& in_use = contexts_in_use[device];

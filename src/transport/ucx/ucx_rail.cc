@@ -8,6 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/error.h"
+
 namespace rondo::net {
 namespace {
 
@@ -39,7 +41,7 @@ Expected<std::unique_ptr<Rail>> UcxRail::create(Sink& sink, const RailOptions& o
 
 Status UcxRail::open() {
   auto failed = [this](const char* what, ucs_status_t s) {
-    return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib_.ucs_status_string(s)));
+    return make_error(StatusCode::kSystem, "UCX: {}: {}", what, lib_.ucs_status_string(s));
   };
   ucp_worker_params_t p{};
   p.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
