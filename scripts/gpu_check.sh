@@ -127,8 +127,9 @@ sizes() {
 }
 # The path between devices that cannot access each other.
 host_memory() {
-  test_of gpu_device_threads_gpu_test '*HostMemory'
-  test_of gpu_device_processes_gpu_test '*HostMemory'
+  test_of gpu_device_threads_gpu_test '*HostMemory' || bad=1
+  test_of gpu_device_processes_gpu_test '*HostMemory' || bad=1
+  return $bad
 }
 # Eight threads with fewer or more hardware queues of the device.
 queues() {
@@ -251,7 +252,7 @@ part B queues_8 20 queues 8
 part B queues_32 20 queues 32
 part B training 60 test_of gpu_training_gpu_test '*'
 part B host_memory 30 host_memory
-part B hosts 30 test_of $processes '*Hosts'
+part B hosts 50 test_of $processes '*Hosts'
 part C copies 30 bandwidth
 part C perf_2 65 perf 2
 part C perf_8 85 perf 8

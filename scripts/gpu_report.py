@@ -117,12 +117,13 @@ def part(name: str, status: int, seconds: int, text: str) -> dict:
     """The line of a part. GoogleTest's status is 0 if all tests were skipped. Paths of sources begin at their room, and
     there are no ids of devices."""
     text = re.sub(r"(?<!\S)/\S*/(?=(?:src|tests|tools|bench)/)", "", text)
-    text = re.sub(r"\bGPU(-[0-9a-f]+){5}\b", "GPU-...", text)
-    if status == 0 and "[  PASSED  ] 0 tests" in text:
+    text = re.sub(r"\b(GPU|MIG)(-[0-9a-f]+){5}\b", r"\1-...", text)
+    tests = [int(n) for n in re.findall(r"^\[  PASSED  \] (\d+) test", text, re.MULTILINE)]
+    if status == 0 and tests and sum(tests) == 0:
         status = 77
     line: dict = {"part": name, "status": WORDS.get(status, f"failed ({status})"), "seconds": seconds}
-    if tests := re.findall(r"^\[  PASSED  \] (\d+) test", text, re.MULTILINE):
-        line["tests"] = sum(map(int, tests))
+    if tests:
+        line["tests"] = sum(tests)
     names = set(re.findall(r"^\[  FAILED  \] (\S+?),?(?: .*)?$", text, re.MULTILINE))
     if names := sorted(name for name in names if not name.isdigit()):  # not the line with the number of failures
         line["failed_tests"] = names
@@ -277,7 +278,7 @@ def main(args: list[str]) -> int:
         Path(args[1]).write_text(json.dumps(result([Path(a) for a in args[2:]]), indent=1) + "\n")
         return 0
     if args[:1] == ["page"] and (results := [Path(a) for a in args[1:] if a != "--check"]):
-        return page(results, args[-1] == "--check")
+        return page(results, "--check" in args)
     print(__doc__, file=sys.stderr)
     return 2
 

@@ -323,7 +323,7 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
   c.add_flag("-v,--plan", a.options.show_plan, "Prints the planner's choice and its reason for every size")
       ->group(group);
   c.add_flag("--explain", a.options.explain,
-             "Measures every candidate (algorithm, protocol, message size) for every size, and prints forecast, "
+             "Measures every candidate (algorithm, protocol, message size, lap) for every size, and prints forecast, "
              "measured time, the planner's choice and how much faster the best one is")
       ->group(group);
   c.add_option("--bursts", a.options.bursts, "Measures each candidate this many times in turns, with --explain")

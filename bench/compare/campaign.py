@@ -122,6 +122,11 @@ class Campaign:
         ]
         return {name for _, name in sorted(candidates)[: self.plan.finalists]}
 
+    def _order(self, round_number: int) -> list[Contender]:
+        order = self.own + self.peers
+        random.Random(1000 * self.nranks + round_number).shuffle(order)
+        return order
+
     def _points_of_round(self, round_number: int) -> list[Point]:
         return [p for p in self.points if p[1] < LARGE_BYTES or round_number <= self.plan.large_rounds]
 
@@ -139,18 +144,16 @@ class Campaign:
             self.results.handovers.append(
                 {"nranks": self.nranks, "round": number, **handover(self.plan.program_dir)}
             )
-            order: list[Contender] = self.own + self.peers
-            random.Random(1000 * self.nranks + number).shuffle(order)
             points = self._points_of_round(number)
-            for contender in order:
+            for contender in self._order(number):
                 mine = [p for p in points if not contender.is_peer or contender.name in finalists[p]]
                 self._measure(contender, mine, number, self.plan.loop)
             next_s = time.monotonic() - start
             if number == self.plan.large_rounds:
                 next_s /= 2  # the large sizes are done
-        return self._hold_placement(order)
+        return self._hold_placement(finalists)
 
-    def _hold_placement(self, order: list[Contender]) -> int:
+    def _hold_placement(self, finalists: dict[Point, set[str]]) -> int:
         """Repeats the points that have too few pairs of one placement. Returns the number of the last round."""
         number, wanted = self.plan.rounds, self.plan.pairs_of_a_placement
         while left := [p for p in self.points if self._most_pairs(p) < wanted]:
@@ -161,8 +164,8 @@ class Campaign:
                 )
                 break
             number += 1
-            for contender in order:
-                mine = [p for p in left if contender.name in ("rondo", self.results.best_peer((self.nranks, *p)))]
+            for contender in self._order(number):
+                mine = [p for p in left if contender.name == "rondo" or contender.name in finalists[p]]
                 self._measure(contender, mine, number, self.plan.loop)
         return number
 

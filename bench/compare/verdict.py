@@ -119,7 +119,7 @@ class Verdict:
 
 def size_name(size_bytes: int) -> str:
     for unit, factor in (("MiB", MIB), ("KiB", KIB)):
-        if size_bytes >= factor:
+        if size_bytes >= factor and size_bytes % factor == 0:
             return f"{size_bytes // factor} {unit}"
     return f"{size_bytes} B"
 

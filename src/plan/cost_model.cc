@@ -66,7 +66,9 @@ class Counter {
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1 || c_.both_send) return;  // other work fills this time
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
-    at(CostTerm::kRingByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // while not all links are in use yet
+    const double fill = std::max(0.0, c_.profile->rounds - 1) * message;  // while not all links are in use yet
+    at(CostTerm::kRingByte) += fill;
+    at(CostTerm::kDirtyRingByte) += fill;
   }
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);

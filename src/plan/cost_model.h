@@ -27,10 +27,10 @@ namespace rondo {
   X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                          \
   X(kLine, "line", "ns", 7, 7, "reducing the data of one header line")                                                \
   X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                         \
-  X(kRingByte, "ring_byte", "ns/byte", 0.033, 0.033, "data rings, written or read")                                   \
-  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.058, 0.058, "ring_byte in calls larger than near_bytes")              \
-  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.002, 0.002, "added if the rings of a core fit its caches")        \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.010, 0.010, "added if the rings of a core exceed its caches")       \
+  X(kRingByte, "ring_byte", "ns/byte", 0.025, 0.025, "data rings, written or read")                                   \
+  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.050, 0.050, "ring_byte in calls larger than near_bytes")              \
+  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.010, 0.010, "added if the rings of a core fit its caches")        \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.018, 0.018, "added if the rings of a core exceed its caches")       \
   X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                         \
   X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "user_byte in calls larger than near_bytes")                \
   X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                        \

@@ -6,12 +6,12 @@
 #include "base/error.h"
 #include "base/round_up.h"
 #include "rondo/rondo.h"
+#include "transport/segment.h"
 
 namespace rondo {
 namespace {
 
 constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // message sizes in bytes
-constexpr uint64_t kRingBytes = kMaxDataLines * kLong;     // of a connection on one host (transport/segment.h)
 
 std::string promise_names(uint32_t promises) {
   std::string text;
@@ -64,8 +64,9 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 // each other's messages in its caches, so a lap is always better for them.
 bool Planner::may_use_whole_ring(double message_bytes) const {
   return hosts_.one_host() && nranks_ > 1 && settings_.ranks_per_core == 1 &&
-         message_bytes * lap_messages() < static_cast<double>(kRingBytes);
+         message_bytes * lap_messages() < static_cast<double>(ring_bytes());
 }
+uint64_t Planner::ring_bytes() const { return SegmentLayout(nranks_).data_bytes(); }
 
 // Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the longest
 // message permits, but at least four if ranks forward them and hosts do not share cores. For a sum the longest message
@@ -96,7 +97,7 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const int shared = settings_.ranks_per_core;
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
                           v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
-                          static_cast<double>(c.whole_ring ? kRingBytes : c.message_bytes * lap_messages()),
+                          static_cast<double>(c.whole_ring ? ring_bytes() : c.message_bytes * lap_messages()),
                           c.whole_ring, nranks_ == 2 && !hosts_.one_host()},
                          settings_.costs);
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
@@ -357,8 +358,9 @@ Status Planner::plan_collective(const CallShape& request, Plan& plan) {
     plan.reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
   }
   if (found.size() > 1)
-    plan.reason += fmt::format("; next best {} {} {:.2f} us", found[1].algorithm->name,
-                                protocol_name(found[1].protocol), found[1].forecast_ns / 1000);
+    plan.reason +=
+        fmt::format("; next best {} {}{} {:.2f} us", found[1].algorithm->name, protocol_name(found[1].protocol),
+                    found[1].whole_ring ? " in the whole ring" : "", found[1].forecast_ns / 1000);
   return {};
 }
 

@@ -156,6 +156,7 @@ class Planner {
   void correct(std::vector<Candidate>& found, const Volume& v) const;
   std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
   bool may_use_whole_ring(double message_bytes) const;
+  uint64_t ring_bytes() const;  // of a connection on one host
   uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
   /// Returns the lap (protocol/fifo.h) in messages. Ranks that share a core also share its caches. A shorter lap keeps

@@ -11,10 +11,10 @@
 // *Simple*: a message is one step. Its data is in the ring. The line's payload contains the offset (DataPlace). The
 // writer chooses the offset. It is after the previous message, or at the beginning of the ring when a *lap* of bytes
 // was used and the beginning is free. A message of kRestartBytes or more also starts at the beginning if the ring is
-// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring, unless the lap is the
-// whole ring. The planner chooses the lap, because some processors read another core's recent writes slowly. The data
-// may also stay in a buffer of the writer's process (zero-copy send, zero_copy.h). Its part of the ring is then still
-// reserved.
+// empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. With a lap as long as the
+// ring, messages never begin anew before its end. The planner chooses the lap, because some processors read another
+// core's recent writes slowly. The data may also stay in a buffer of the writer's process (zero-copy send,
+// zero_copy.h). Its part of the ring is then still reserved.
 // *Multicast* has R readers on one FIFO. A message is written once, and all of them read it. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
@@ -80,7 +80,7 @@ constexpr uint32_t place_bytes(uint32_t bytes) {
 /// The number of messages of one call that always have space on a connection, wherever its earlier messages are.
 inline constexpr uint32_t kRingMessages = 8;
 /// Before a message of at least this size, the writer checks whether its ring is empty. If it is, the message starts at
-/// the beginning.
+/// the beginning, unless the lap is the whole ring.
 inline constexpr uint32_t kRestartBytes = 256 * 1024;
 
 /// These compute the fingerprint of the messages of call number `sequence`. `shape` is the fingerprint of its shape.

@@ -218,6 +218,7 @@ class Report(unittest.TestCase):
             shutil.copy(TOP / "docs" / "gpu-status.md", top / "docs")
             self.run_report("result", top / "r.json", self.as_of_a_device(top, "A"), self.as_of_a_device(top, "C"))
             self.assertEqual(self.run_report("page", top / "r.json", "--check", scripts=top / "scripts").returncode, 1)
+            self.assertEqual(self.run_report("page", "--check", top / "r.json", scripts=top / "scripts").returncode, 1)
             self.assertEqual(self.run_report("page", top / "r.json", scripts=top / "scripts").returncode, 0)
             text = (top / "docs" / "gpu-status.md").read_text()
             self.assertIn("Test GPU", text)

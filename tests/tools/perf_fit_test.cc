@@ -8,7 +8,9 @@
 #include <random>
 #include <vector>
 
+#include "algorithms/registry.h"
 #include "perf_explain.h"
+#include "plan/schedule_profile.h"
 
 namespace rondo::tools {
 namespace {
@@ -56,6 +58,28 @@ TEST(Fit, WhatWasNotMeasuredStays) {
   const CostVector found = fit_constants(observations_of(truth, 3, 100), prior);
   for (size_t t = 3; t < kNumCostTerms; ++t) EXPECT_DOUBLE_EQ(found[t], 100) << t;
   EXPECT_EQ(fit_constants({}, prior), prior);
+}
+
+// The calls of `rondo calibrate` between two processes, on a processor that reads dirty lines of another core slowly.
+TEST(Fit, FindsWhatAShortLapCosts) {
+  constexpr auto kDirty = static_cast<size_t>(CostTerm::kDirtyRingByte);
+  const CostModel built_in = built_in_costs();
+  CostModel truth = built_in;
+  truth.spread[kDirty] = 0.06;
+  std::vector<Observation> all;
+  for (const Algorithm& a : all_algorithms()) {
+    if (a.direct || a.for_hosts) continue;
+    const ScheduleProfile p = profile_schedule(a, 2, 0, 1);
+    for (double bytes = 512; bytes <= 32 << 20; bytes *= 4)
+      for (const bool whole : {false, true}) {
+        CostCase c{&p, Protocol::kSimple, false, false, 16384, bytes, p.longest_chunk * bytes, 1};
+        c.whole_ring = whole;
+        c.lap_bytes = whole ? 2 << 20 : 32 * c.message_bytes;
+        const CostVector counts = cost_counts(c, built_in);
+        all.push_back({counts, forecast_ns(counts, truth, 1)});
+      }
+  }
+  EXPECT_NEAR(fit_constants(all, built_in.spread)[kDirty] / truth.spread[kDirty], 1, 0.2);
 }
 
 TEST(Fit, ConstantsThatAreKnownStay) {

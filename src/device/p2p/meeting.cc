@@ -230,6 +230,7 @@ void CudaTransport::choose_links(const ChooseLink& choose) {
   for (Rank r = 0; r < nranks_; ++r) {
     if (is_here(r)) links_.push_back(choose(devices_[rank_], devices_[r]));
     else links_.push_back({.way = DeviceLink::Way::kProxy});
+    if (r == rank_) links_.back().way = DeviceLink::Way::kSameDevice;
   }
 }
 
