@@ -62,7 +62,8 @@ TEST(Fit, WhatWasNotMeasuredStays) {
 
 // The calls of `rondo calibrate` between two processes, on a processor that reads dirty lines of another core slowly.
 TEST(Fit, FindsWhatAShortLapCosts) {
-  constexpr auto kDirty = static_cast<size_t>(CostTerm::kDirtyRingByte);
+  constexpr auto kDirty = static_cast<size_t>(CostTerm::kDirtyRingByte),
+                 kLong = static_cast<size_t>(CostTerm::kLongRingByte);
   const CostModel built_in = built_in_costs();
   CostModel truth = built_in;
   truth.spread[kDirty] = 0.06;
@@ -79,7 +80,10 @@ TEST(Fit, FindsWhatAShortLapCosts) {
         all.push_back({counts, forecast_ns(counts, truth, 1)});
       }
   }
-  EXPECT_NEAR(fit_constants(all, built_in.spread)[kDirty] / truth.spread[kDirty], 1, 0.2);
+  const CostVector found = fit_constants(all, built_in.spread);
+  // All bytes of rings have one of the two, so timings show only their difference.
+  EXPECT_NEAR((found[kDirty] - found[kLong]) / (truth.spread[kDirty] - truth.spread[kLong]), 1, 0.2);
+  EXPECT_LT(median_error(all, found), 0.02);
 }
 
 TEST(Fit, ConstantsThatAreKnownStay) {
