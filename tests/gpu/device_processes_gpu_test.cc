@@ -84,12 +84,11 @@ TEST(DeviceProcessesGpuTest, ThroughHostMemory) {
   RONDO_NEEDS_GPU();
   conform(World::kProcesses, 3, full_or_quick(300, 20), "p2p_level = loc");
 }
-// Each host has a rank, which uses the device as if it were alone there. The data go through pinned memory and TCP.
+// The data go through pinned memory and TCP. (The interpreter needs a device for each process.)
 TEST(DeviceProcessesGpuTest, Hosts) {
   RONDO_NEEDS_GPU();
   if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
-  for (const char* engine : {"interpreter", "stream"})
-    conform(World::kHosts, 2, full_or_quick(150, 20), std::string("transport = tcp\ndevice_engine = ") + engine);
+  conform(World::kHosts, 2, full_or_quick(150, 20), "transport = tcp");
 }
 TEST(DeviceProcessesGpuTest, Megabytes) {
   RONDO_NEEDS_GPU();
