@@ -113,6 +113,8 @@ class RemoteFifos {
     uint64_t last_bytes = 0;  // of data
     bool used_posted_receive = false;  // by the last message that was placed before it was complete
     PostedReceive posted_receive;
+    /// Returns true if the writer may find no space in the ring without a credit for the steps before `read`.
+    bool writer_may_lack_space(uint64_t read) const;
   };
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, ZeroCopySend* zero_copy_sends);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);

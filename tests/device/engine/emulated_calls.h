@@ -28,6 +28,18 @@ inline Case case_of(Collective collective, const char* algorithm, uint64_t count
   return c;
 }
 
+/// The place of the results, the root and the data change with `turn`.
+inline Case varied_case(const Algorithm& a, uint64_t count, uint32_t turn, int nranks) {
+  Case c;
+  c.collective = a.collective;
+  c.algorithm = &a;
+  c.count_elems = count;
+  c.in_place = turn % 2 == 1;
+  c.root = static_cast<Rank>(turn % static_cast<uint32_t>(nranks));
+  c.variant = turn % 4;
+  return c;
+}
+
 inline const char* protocol_text(DeviceProtocol p) {
   return p == DeviceProtocol::kSimple ? "simple" : p == DeviceProtocol::kLl ? "LL" : "LL128";
 }

@@ -22,13 +22,7 @@ TEST_P(EveryAlgorithm, ExactData) {
     for (const Algorithm& a : all_algorithms())
       for (const uint64_t count : {0, 1, 5, 1009}) {
         if (nranks > 4 && (count == 1 || count == 5)) continue;  // too many threads for little data
-        Case c;
-        c.algorithm = &a;
-        c.collective = a.collective;
-        c.count_elems = count;
-        c.in_place = turn % 2 == 1;
-        c.root = static_cast<Rank>(turn % static_cast<uint32_t>(nranks));
-        c.variant = turn % 4;
+        Case c = varied_case(a, count, turn, nranks);
         // Two calls of one unit, one in place and one not, each with its own share of the channels.
         EmulatedCase first(devices, tables, c, {GetParam(), 1 + turn % 3, turn % 5 == 0 ? 4096u : 512u});
         c.in_place = !c.in_place;

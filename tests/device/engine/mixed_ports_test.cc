@@ -23,13 +23,7 @@ void run_all(const HostLayout& hosts, const std::function<bool(const ConnectionK
   for (const Algorithm& a : all_algorithms())
     for (const uint64_t count : {0, 5, 1009}) {
       if (a.direct || (nranks > 4 && count == 5)) continue;
-      Case c;
-      c.algorithm = &a;
-      c.collective = a.collective;
-      c.count_elems = count;
-      c.in_place = turn % 2 == 1;
-      c.root = static_cast<Rank>(turn % static_cast<uint32_t>(nranks));
-      c.variant = turn % 4;
+      Case c = varied_case(a, count, turn, nranks);
       EmulatedRun run{kLineProtocols[turn % 2], 1 + turn / 2 % 2, turn % 5 == 0 ? 4096u : 512u};
       run.hosts = &hosts;
       EmulatedCase first(devices, tables, c, run);
@@ -68,7 +62,7 @@ TEST(MixedPorts, ADeadlineNamesTheWriterOfARing) {
   for (const DeviceProtocol protocol : kLineProtocols) {
     EmulatedDevices devices({.nranks = 2, .has_ring = [](const ConnectionKey&) { return true; }});
     EmulatedCase c(devices, tables, case_of(Collective::kBroadcast, "ring", 900), {protocol, 1, 512});
-    for (LaunchCall& call : c.calls()) call.deadline_ns = 30'000'000;
+    for (LaunchCall& call : c.calls()) call.deadline_ns = 500'000'000;
     auto units = one_unit({&c});
     units[0].clear();  // the root
     devices.launch(c.kernel(), units, 2);
