@@ -11,7 +11,7 @@
 #include "calibrate_trust.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
-#include "perf_fit.h"
+#include "plan/fit_constants.h"
 
 namespace rondo::tools {
 namespace {

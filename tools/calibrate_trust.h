@@ -6,13 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "perf_fit.h"
+#include "plan/fit_constants.h"
 
 namespace rondo::tools {
 
-/// Limits for writing: the share of a processor that other work takes, and the error of the constants. A fit to an idle
-/// machine's timings is off by 9 to 14 % (docs/planner.md), a fit to a busy machine's by 100 %.
-inline constexpr double kMostBusy = 0.15, kMostMedianError = 0.5;
+/// The largest share of a processor that other work may take.
+inline constexpr double kMostBusy = 0.15;
 /// Returns the reason why timings on these processors would be wrong, or an empty string if they are idle. Takes half a
 /// second for each processor.
 std::string why_busy(const std::vector<int>& cpus);

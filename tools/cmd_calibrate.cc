@@ -2,8 +2,8 @@
 //
 // It starts small groups of processes (perf_launch.h) that run this program with --observations. Each group times every
 // candidate of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes counts and
-// times to a file. The parent fits the constants to all of them (perf_fit.h). With --network a launcher starts the
-// ranks on several hosts (calibrate_network.cc).
+// times to a file. The parent fits the constants to them (plan/fit_constants.h). With --network a launcher starts
+// the ranks on several hosts (calibrate_network.cc).
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -28,9 +27,9 @@
 #include "commands.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
-#include "perf_fit.h"
 #include "perf_launch.h"
 #include "plan/calibration.h"
+#include "plan/fit_constants.h"
 
 namespace rondo::tools {
 namespace {
@@ -332,12 +331,7 @@ void fail_calibrate(const std::string& message) {
 }
 
 void write_calibration(const std::string& path, Calibration c) {
-  c.cpu = processor_name();
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char date[32];
-  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
-  c.date = date;
+  sign(c);
   std::error_code error;
   const std::filesystem::path to(path);
   if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), error);

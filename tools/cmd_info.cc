@@ -299,7 +299,7 @@ void show_settings() {
     any = true;
   }
   std::string from;
-  const Expected<CostsInForce> costs = costs_in_force(&from, false);
+  const auto costs = known_costs(&from);
   line("planner", costs.ok() ? "constants: " + from : std::string(costs.status().message()));
   if (!any) line("all", "defaults");
   for (const std::string& text : unknown_variables(environ)) line("unknown", text);

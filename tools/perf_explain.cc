@@ -74,7 +74,7 @@ class Explainer {
 
   static std::string constants() {
     std::string from;
-    (void)costs_in_force(&from, false);  // cannot fail: it succeeded when the communicator was made
+    (void)known_costs(&from);  // cannot fail: it succeeded when the communicator was made
     return from;
   }
   void header() const {

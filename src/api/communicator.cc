@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "api/communicator_impl.h"
+#include "api/machine_probe.h"
 #include "api/process_control.h"
 #include "api/thread_control.h"
 #include "base/thread.h"
@@ -146,8 +147,9 @@ Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& con
 Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int nranks, const Config& config) {
   if (nranks < 1 || nranks > kMaxRanks) return invalid_argument("nranks is {}: expected 1 to {}", nranks, kMaxRanks);
   const NoCancel no_cancel;
-  RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
+  RONDO_TRY_ASSIGN(Settings settings, read_settings(config));
   RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));
+  if (settings.costs == nullptr && devices.empty() && nranks > 1) settings.costs = costs_of_this_machine();
   RONDO_TRY_ASSIGN(auto impls, make_thread_communicators(nranks, {settings, config.abort}, devices));
   std::vector<std::unique_ptr<Communicator>> comms;
   for (auto& impl : impls) comms.push_back(CommunicatorImpl::handle(std::move(impl)));

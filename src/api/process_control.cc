@@ -5,6 +5,7 @@
 
 #include "api/bind_rank.h"
 #include "api/communicator_impl.h"
+#include "api/machine_probe.h"
 #include "api/rank_order.h"
 #include "base/error.h"
 #include "bootstrap/caller_ranks.h"
@@ -80,6 +81,7 @@ BootstrapOptions bootstrap_options(const ChildOptions& options) {
             Settings mine = options.settings;
             if (binds(options) && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
             if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
+            else if (mine.costs == nullptr && !options.device) mine.costs = costs_of_this_machine();
             return encode(mine);
           }};
 }

@@ -114,8 +114,8 @@ Expected<Settings> settings_from(SettingValues values) {
   s.values.set("encrypt", encrypted.on ? "on" : "off", "this process");
   s.take_fields();
   RONDO_TRY(check_fields(s));
-  RONDO_TRY_ASSIGN(CostsInForce costs, costs_in_force(nullptr, true));
-  s.costs = std::make_shared<const CostsInForce>(std::move(costs));
+  RONDO_TRY_ASSIGN(const std::optional<CostsInForce> costs, calibrated_costs(nullptr, true));
+  if (costs) s.costs = std::make_shared<const CostsInForce>(*costs);
   uint32_t bit = 1;
   for (const net::Network* n : net::networks()) {
     s.networks |= n->is_built ? bit : 0;

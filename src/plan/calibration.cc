@@ -4,8 +4,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +18,7 @@
 #include "base/read_file.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
+#include "plan/machine_file.h"
 
 namespace rondo {
 namespace {
@@ -77,6 +80,7 @@ class Parser {
     if (names_.size() == 1) return {};
     if (name == "cpu") return take_text(name, value, result_.cpu);
     if (name == "date") return take_text(name, value, result_.date);
+    if (name == "machine") return take_text(name, value, result_.machine);
     if (name == "near_bytes") return take_bytes(name, value, result_.costs.near_bytes);
     if (name == "huge_bytes") return take_bytes(name, value, result_.costs.huge_bytes);
     if (std::ranges::count(name, '.') == 3) return take_correction(name, value);
@@ -160,9 +164,10 @@ Expected<Calibration> parse_calibration(std::string_view text) { return Parser()
 
 std::string format_calibration(const Calibration& c) {
   std::string text = fmt::format(
-      "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
+      "rondo_calibration = {}\ncpu = {}\ndate = {}\n{}near_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
       "(docs/planner.md)\n",
-      c.version, c.cpu, c.date, c.costs.near_bytes, c.costs.huge_bytes);
+      c.version, c.cpu, c.date, c.machine.empty() ? "" : fmt::format("machine = {}\n", c.machine), c.costs.near_bytes,
+      c.costs.huge_bytes);
   // Optional terms come first, so that a truncated file lacks a required one.
   constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
   for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
@@ -185,6 +190,15 @@ std::string format_calibration(const Calibration& c) {
   return text;
 }
 
+void sign(Calibration& c) {
+  c.cpu = processor_name();
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
+  c.date = date;
+}
+
 std::string processor_name() {
   const std::string text = read_file("/proc/cpuinfo").value_or("");  // the first processor's entry is enough
   const size_t at = text.find("model name");
@@ -202,36 +216,66 @@ std::string default_calibration_path() {
   return "";
 }
 
-Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
-  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
-  const std::string& variable = settings.calibration;
-  const bool named = !variable.empty();
-  auto built_in = [&](const std::string& why) {
-    if (from != nullptr) *from = why.empty() ? "built in" : "built in, because " + why;
-    if (report && !why.empty())
-      std::fprintf(stderr, "rondo: the planner uses its built-in constants, because %s\n", why.c_str());
-    return CostsInForce{};
-  };
-  if (variable == "off") return built_in("");
-  const std::string path = named ? variable : default_calibration_path();
+void report_once(const std::string& sentence) {
+  static std::mutex mutex;
+  static std::set<std::string> reported;
+  const std::lock_guard lock(mutex);
+  if (reported.insert(sentence).second) std::fprintf(stderr, "rondo: %s\n", sentence.c_str());
+}
+
+// Reads a calibration file. Nothing: it must not be used, and *why is the reason, or there is none at the default path.
+static Expected<std::optional<CostsInForce>> read_calibration(const std::string& path, bool is_named,
+                                                              std::string* why) {
   const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
-  if (!text && named)
+  if (!text && is_named)
     return invalid_argument(
         "RONDO_CALIBRATION={}: cannot read this file; `rondo calibrate -o FILE` makes one, `off` means the built-in "
         "constants",
         path);
-  if (!text) return built_in("");
+  if (!text) return std::optional<CostsInForce>();
   const Expected<Calibration> c = parse_calibration(*text);
-  if (!c.ok() && named) return invalid_argument("RONDO_CALIBRATION={}: {}", path, c.status().message());
-  if (!c.ok()) return built_in(fmt::format("{} is malformed: {}", path, c.status().message()));
-  if (c->version != kCalibrationVersion)
-    return built_in(fmt::format("{} has version {} and this build reads version {}: run `rondo calibrate` again", path,
-                                c->version, kCalibrationVersion));
-  if (c->cpu != processor_name())
-    return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path,
-                                c->cpu, processor_name()));
-  if (from != nullptr) *from = path;
-  return CostsInForce{c->costs, c->corrections};
+  if (!c.ok() && is_named) return invalid_argument("RONDO_CALIBRATION={}: {}", path, c.status().message());
+  if (!c.ok()) *why = fmt::format("{} is malformed: {}", path, c.status().message());
+  else if (c->version != kCalibrationVersion)
+    *why = fmt::format("{} has version {} and this build reads version {}: run `rondo calibrate` again", path,
+                       c->version, kCalibrationVersion);
+  else if (c->cpu != processor_name())
+    *why = fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path, c->cpu,
+                       processor_name());
+  if (!why->empty()) return std::optional<CostsInForce>();
+  return std::optional(CostsInForce{c->costs, c->corrections});
+}
+
+Expected<std::optional<CostsInForce>> calibrated_costs(std::string* from, bool report) {
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  std::string why, source = "built in";
+  std::optional<CostsInForce> found;
+  if (settings.calibration == "off") {
+    found = CostsInForce{};
+  } else {
+    const bool is_named = !settings.calibration.empty();
+    const std::string path = is_named ? settings.calibration : default_calibration_path();
+    RONDO_TRY_ASSIGN(found, read_calibration(path, is_named, &why));
+    if (found) source = path;
+    else if (!settings.probe) found = CostsInForce{};
+  }
+  if (!why.empty() && report) report_once(fmt::format("the planner does not use a file: {}", why));
+  if (from != nullptr) *from = why.empty() ? source : fmt::format("{}, because {}", source, why);
+  return found;
+}
+
+Expected<std::optional<CostsInForce>> known_costs(std::string* from) {
+  RONDO_TRY_ASSIGN(std::optional<CostsInForce> found, calibrated_costs(from, false));
+  if (found) return found;
+  const std::string path = machine_file_path();
+  const auto measured = read_machine_file(path);
+  if (measured.ok() && *measured) {
+    *from = path;
+    return std::optional(CostsInForce{**measured, {}});
+  }
+  *from += "; the next communicator measures this machine";
+  if (!measured.ok()) *from += fmt::format(", because {}", measured.status().message());
+  return found;
 }
 
 }  // namespace rondo

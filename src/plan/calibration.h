@@ -3,6 +3,7 @@
 //     rondo_calibration = 3                 version; other versions are reported and not used
 //     cpu = Intel(R) Xeon(R) Processor      on another processor the file is reported and not used
 //     date = 2026-11-21 13:00:00            for information
+//     machine = ...                         only in machine files (plan/machine_file.h)
 //     near_bytes = 1048576
 //     huge_bytes = 50331648
 //     spread.handover = 112.4               a constant of cost_model.h for one rank per core, in ns or ns/byte
@@ -10,9 +11,10 @@
 //                                           (constants from kFirstHostTerm on are optional)
 //     spread_2.reduce.ring.short = 1.1 ...  measured corrections of cost_corrections.h: a factor for each size
 //
-// Empty lines and lines that begin with # are ignored. The functions are pure, except the last three.
+// Empty lines and lines that begin with # are ignored. The functions are pure, except the last ones.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,7 +28,7 @@ inline constexpr int kCalibrationVersion = 3;
 
 struct Calibration {
   int version = kCalibrationVersion;
-  std::string cpu, date;
+  std::string cpu, date, machine;
   CostModel costs = built_in_costs();
   CostCorrections corrections;
 };
@@ -41,6 +43,8 @@ struct CostsInForce {
 /// version than kCalibrationVersion is no error. From such a file it reads only the version, which must come first.
 Expected<Calibration> parse_calibration(std::string_view text);
 std::string format_calibration(const Calibration& calibration);
+/// Sets the processor and the date.
+void sign(Calibration& calibration);
 
 /// Returns the processor's name as calibration files contain it.
 std::string processor_name();
@@ -48,11 +52,16 @@ std::string processor_name();
 /// variable is set.
 std::string default_calibration_path();
 
-/// Returns the constants of this process. `from` gets their source ("built in", a path, "built in, because ...").
-/// RONDO_CALIBRATION names a file, which must exist and be readable. If it is `off`, the constants are built in. If it
-/// is not set, they come from the default file, if there is one. A file of another version or processor is not used,
-/// and neither is a malformed default file. Both are reported on stderr if `report` is true. Errors: kInvalidArgument
-/// naming the variable, the file and the line.
-Expected<CostsInForce> costs_in_force(std::string* from, bool report);
+/// Returns the constants of this process, unless a machine file or a measurement (api/machine_probe.h) should give
+/// them. `from` gets their source ("built in", a path; and why another file is not used). RONDO_CALIBRATION names a
+/// file, which must exist and be readable. If it is `off`, the constants are built in. If it is not set, they come from
+/// the default file, or else, with RONDO_PROBE=off, they are built in. A file of another version or processor is not
+/// used, and neither is a malformed default file. Both are reported on stderr, once in a process, if `report` is true.
+/// Errors: kInvalidArgument naming the variable, the file and the line.
+Expected<std::optional<CostsInForce>> calibrated_costs(std::string* from, bool report);
+/// The same, or those of the machine file. Returns nothing if a communicator would measure them.
+Expected<std::optional<CostsInForce>> known_costs(std::string* from);
+/// Prints "rondo: <sentence>" on stderr, each sentence once in a process.
+void report_once(const std::string& sentence);
 
 }  // namespace rondo

@@ -32,7 +32,7 @@ struct Settings : SettingFields, HostFacts {
   uint32_t networks = 0;       // in this rank's build: bit i stands for row i of net::networks()
   uint32_t preferred = 0;      // of these: its host has devices for it, or its environment settings
   std::string algorithms;      // freeze_registry()'s summary
-  std::shared_ptr<const CostsInForce> costs;  // only rank 0 sends its own
+  std::shared_ptr<const CostsInForce> costs;  // only rank 0 sends its own. nullptr: not known
 
   PlannerSettings for_planner() const;
   /// Updates the fields. Call it after a change of `values`.

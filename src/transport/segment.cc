@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -167,5 +169,20 @@ bool SegmentTransport::departed(Rank r) {
 }
 
 void SegmentTransport::depart() { std::atomic_ref<uint8_t>(marks()[rank_]).store(1, std::memory_order_release); }
+
+Status SegmentTransport::copy_by_kernel(Rank peer, pid_t pid, uint64_t from, void* to, uint64_t bytes) const {
+  auto* at = static_cast<std::byte*>(to);
+  while (bytes != 0) {
+    const iovec local{at, bytes}, remote{reinterpret_cast<void*>(from), bytes};
+    const ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (n <= 0)
+      return make_error(StatusCode::kSystem, "rank {}: reading {} B of rank {}'s memory failed: {}", rank_, bytes, peer,
+                        n < 0 ? strerror(errno) : "nothing read");
+    at += n;
+    from += static_cast<uint64_t>(n);
+    bytes -= static_cast<uint64_t>(n);
+  }
+  return {};
+}
 
 }  // namespace rondo

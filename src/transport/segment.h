@@ -83,6 +83,8 @@ class SegmentTransport : public Transport {
   SegmentTransport(Rank rank, const SegmentLayout& layout) : rank_(rank), layout_(layout) {}
   /// More of this rank's memory, all zeros. Errors: kExhausted, kSystem.
   virtual Expected<StagingPool::Range> take(uint64_t bytes, StagingPool::Use use) = 0;
+  /// Copies `bytes` at address `from` of a peer's process. Errors: kSystem with the errno's text.
+  Status copy_by_kernel(Rank peer, pid_t pid, uint64_t from, void* to, uint64_t bytes) const;
   /// By rank, set before the first use.
   void set_places(std::vector<SegmentAddress> places) { places_ = std::move(places); }
   SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(segment(r)); }

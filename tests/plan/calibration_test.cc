@@ -173,14 +173,14 @@ TEST(Calibration, SettingNamesAFileOrTurnsItOff) {
   std::string from;
   {
     const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
-    const Expected<CostsInForce> costs = costs_in_force(&from, false);
+    const auto costs = known_costs(&from);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
-    EXPECT_EQ(costs->costs, sample().costs);
-    EXPECT_EQ(costs->corrections, sample().corrections);
+    EXPECT_EQ((*costs)->costs, sample().costs);
+    EXPECT_EQ((*costs)->corrections, sample().corrections);
     EXPECT_EQ(from, file.path());
   }
   const EnvironmentVariable off("RONDO_CALIBRATION", "off");
-  EXPECT_EQ(costs_in_force(&from, false)->costs, built_in_costs());
+  EXPECT_EQ((*known_costs(&from))->costs, built_in_costs());
   EXPECT_EQ(from, "built in");
 }
 
@@ -193,9 +193,9 @@ TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
     const File file(text);
     const EnvironmentVariable use("RONDO_CALIBRATION", file.path());
     std::string from;
-    const Expected<CostsInForce> costs = costs_in_force(&from, false);
+    const auto costs = known_costs(&from);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
-    EXPECT_EQ(costs->costs, built_in_costs());
+    EXPECT_EQ((*costs)->costs, built_in_costs());
     EXPECT_NE(from.find(why), std::string::npos) << from;
   }
 }
@@ -262,13 +262,13 @@ TEST(Calibration, DefaultPlace) {
     const EnvironmentVariable xdg("XDG_CONFIG_HOME", "/somewhere");
     EXPECT_EQ(default_calibration_path(), "/somewhere/rondo/calibration");
   }
-  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+  const EnvironmentVariable xdg("XDG_CONFIG_HOME", "");
   {
     const EnvironmentVariable other("HOME", "/home/someone");
     EXPECT_EQ(default_calibration_path(), "/home/someone/.config/rondo/calibration");
   }
+  const EnvironmentVariable none("HOME", "");
   EXPECT_EQ(default_calibration_path(), "");
-  if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 
 // Constants that make every step expensive and bytes free, only on rank 0, change the choice of every rank.

@@ -6,6 +6,8 @@
 // Thread safety: as Transport.
 #pragma once
 
+#include <unistd.h>
+
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -53,11 +55,17 @@ class InprocTransport final : public SegmentTransport {
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override { return blocks_.free(ptr); }
   void keep(std::shared_ptr<void> what) override;
-  bool may_be_direct() const override { return true; }
+  bool may_be_direct() const override { return !by_kernel_; }
   bool can_pull() const override { return true; }
   RemoteAddress describe(const void* ptr, uint64_t) const override {
-    return {0, reinterpret_cast<uint64_t>(ptr)};
+    return {by_kernel_ ? RemoteAddress::kByCopy : 0, reinterpret_cast<uint64_t>(ptr)};
   }
+  Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override {
+    return copy_by_kernel(peer, ::getpid(), address.offset_bytes + offset_bytes, to, bytes);
+  }
+  /// From now on the kernel copies the data of peers' buffers, as between processes. For measurements. Equal on all
+  /// ranks, before the first call.
+  void pull_by_kernel() { by_kernel_ = true; }
   std::byte* resolve(Rank, const RemoteAddress& a) const override {
     return reinterpret_cast<std::byte*>(a.offset_bytes);
   }
@@ -67,6 +75,7 @@ class InprocTransport final : public SegmentTransport {
   std::shared_ptr<InprocWorld> world_;
   PrivateBlocks blocks_;
   uint64_t num_allocs_ = 0;    // calls
+  bool by_kernel_ = false;
 };
 
 }  // namespace rondo

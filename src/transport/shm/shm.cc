@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -187,18 +186,8 @@ bool ShmTransport::reads(Rank peer, uint64_t address, uint64_t value) {
 }
 
 Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
-  auto* at = static_cast<std::byte*>(to);
-  for (uint64_t from = address.offset_bytes + offset_bytes; bytes != 0;) {
-    const iovec local{at, bytes}, remote{reinterpret_cast<void*>(from), bytes};
-    const ssize_t n = process_vm_readv(processes_[static_cast<size_t>(peer)].pid, &local, 1, &remote, 1, 0);
-    if (n <= 0)
-      return make_error(StatusCode::kSystem, "rank {}: reading {} B of rank {}'s memory failed: {}", rank_, bytes, peer,
-                        n < 0 ? strerror(errno) : "nothing read");
-    at += n;
-    from += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
-  return {};
+  return copy_by_kernel(peer, processes_[static_cast<size_t>(peer)].pid, address.offset_bytes + offset_bytes, to,
+                        bytes);
 }
 
 ShmTransport::~ShmTransport() {

@@ -1,7 +1,7 @@
 // The fit of the planner's constants finds the constants behind the timings, in spite of outliers. It does not change
-// constants without measurements. Also tests the lines of `rondo perf --explain`.
+// constants without measurements.
 // labels: unit
-#include "perf_fit.h"
+#include "plan/fit_constants.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "algorithms/registry.h"
-#include "perf_explain.h"
 #include "plan/schedule_profile.h"
 
-namespace rondo::tools {
+namespace rondo {
 namespace {
 
 std::vector<Observation> observations_of(const CostVector& truth, size_t terms, int num) {
@@ -104,29 +103,5 @@ TEST(Fit, NoConstantFallsToZero) {
   for (double c : fit_constants(observations_of(truth, 4, 100), prior)) EXPECT_GE(c, 2);
 }
 
-TEST(Explain, NamesChoiceBestAndRegret) {
-  MeasuredPoint p;
-  p.bytes = 4096;
-  const Algorithm* ring = find_algorithm(Collective::kAllReduce, "ring");
-  const Algorithm* one_shot = find_algorithm(Collective::kAllReduce, "one_shot");
-  p.candidates.push_back({{ring, Protocol::kSimple, 16384, {}, 1000}, {}, {2000, 1900, 2000, 2100, 2000}});
-  p.candidates.push_back({{one_shot, Protocol::kInline, 448, {}, 3000}, {}, {1600, 1520, 1600, 1680, 1600}});
-  EXPECT_EQ(p.best(), 1u);
-  EXPECT_DOUBLE_EQ(p.regret(), 0.25);
-  const std::string text = explain_text(p);
-  EXPECT_NE(text.find("* ring simple 16384"), std::string::npos) << text;
-  EXPECT_NE(text.find("one_shot inline"), std::string::npos) << text;
-  EXPECT_NE(text.find("best"), std::string::npos) << text;
-  EXPECT_NE(text.find("regret 25.0 %"), std::string::npos) << text;
-}
-
-TEST(Explain, LuckOfOneOfManyIsNoRegret) {
-  MeasuredPoint p;
-  p.candidates.push_back({{}, {}, {1000, 1000, 1000, 1000}});
-  p.candidates.push_back({{}, {}, {700, 1400, 700, 1400}});  // less in every other burst, more in the rest
-  EXPECT_EQ(p.best(), 0u) << "upper median of four";
-  EXPECT_DOUBLE_EQ(p.regret(), 0);
-}
-
 }  // namespace
-}  // namespace rondo::tools
+}  // namespace rondo

@@ -1,10 +1,10 @@
-#include "perf_fit.h"
+#include "plan/fit_constants.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-namespace rondo::tools {
+namespace rondo {
 namespace {
 
 double forecast(const CostVector& counts, const CostVector& constants) {
@@ -16,7 +16,8 @@ double forecast(const CostVector& counts, const CostVector& constants) {
 /// The normal equations of one weighted fit, in multiples of the prior.
 class Equations {
  public:
-  Equations(std::span<const Observation> observations, const CostVector& prior, const CostVector& constants) {
+  Equations(std::span<const Observation> observations, const CostVector& prior, const CostVector& constants,
+            double pull_each) {
     for (const Observation& o : observations) {
       const double error = std::abs(forecast(o.counts, constants) / o.measured_ns - 1);
       const double weight = error > kBorder ? kBorder / error : 1;
@@ -27,7 +28,7 @@ class Equations {
         for (size_t b = 0; b < kNumCostTerms; ++b) left_[a][b] += weight * row[a] * row[b];
       }
     }
-    const double pull = kPull * static_cast<double>(observations.size()) + 1e-9;
+    const double pull = pull_each * static_cast<double>(observations.size()) + 1e-9;
     for (size_t a = 0; a < kNumCostTerms; ++a) {
       left_[a][a] += pull;
       right_[a] += pull;
@@ -51,18 +52,19 @@ class Equations {
   }
 
  private:
-  static constexpr double kBorder = 0.15, kPull = 2e-4, kLeast = 0.02;
+  static constexpr double kBorder = 0.15, kLeast = 0.02;
   std::array<CostVector, kNumCostTerms> left_{};
   CostVector right_{};
 };
 
 }  // namespace
 
-CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior, CostTerm first) {
+CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior, CostTerm first,
+                         double pull) {
   CostVector multiples, constants = prior;
   multiples.fill(1);
   for (int round = 0; round < 30; ++round) {
-    Equations(observations, prior, constants).solve(multiples, static_cast<size_t>(first));
+    Equations(observations, prior, constants, pull).solve(multiples, static_cast<size_t>(first));
     for (size_t t = 0; t < kNumCostTerms; ++t) constants[t] = multiples[t] * prior[t];
   }
   return constants;
@@ -78,4 +80,4 @@ double median_error(std::span<const Observation> observations, const CostVector&
   return *middle;
 }
 
-}  // namespace rondo::tools
+}  // namespace rondo

@@ -1,0 +1,29 @@
+// The machine's constants for the planner, measured when a communicator is first made on a machine that has none. Two
+// threads make calls with candidates of different costs, and the constants are fitted to their times. They are kept
+// in a file (plan/machine_file.h). Unlike `rondo calibrate`, this takes at most 50 ms and gives no corrections.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "plan/calibration.h"
+
+namespace rondo {
+
+/// Measures the constants. Takes at most about 50 ms. It uses two CPUs of the calling thread, or of the process's
+/// cgroup if the thread is bound to one core, and changes nothing else. Errors: kUnsupported with the reason why the
+/// constants would be wrong (other work uses these CPUs, or the times are not steady), those of making threads and
+/// memory.
+Expected<CostModel> measure_machine();
+
+/// Measures the constants and writes them to `path` (plan/machine_file.h). If that is not possible, they are the
+/// built-in ones. Reports on stderr what failed.
+CostsInForce measure_and_keep(const std::string& path, const std::function<Expected<CostModel>()>& measure);
+/// Returns the constants for a communicator whose settings have none: from the machine file, or else measured and kept.
+/// Only the first call in a process does this.
+std::shared_ptr<const CostsInForce> costs_of_this_machine();
+
+}  // namespace rondo
