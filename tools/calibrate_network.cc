@@ -12,6 +12,7 @@
 #include "perf_bench.h"
 #include "perf_candidates.h"
 #include "plan/fit_constants.h"
+#include "plan/machine_file.h"
 
 namespace rondo::tools {
 namespace {
@@ -36,7 +37,11 @@ std::vector<Observation> observe(Communicator& comm) {
 
 Calibration known_before(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return {};
+  if (!file) {
+    Calibration c;
+    if (const auto measured = read_machine_file(machine_file_path()); measured.ok() && *measured) c.costs = **measured;
+    return c;
+  }
   std::stringstream text;
   text << file.rdbuf();
   auto before = parse_calibration(text.str());

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "api/communicator_impl.h"
 #include "api/thread_control.h"
 #include "base/error.h"
+#include "base/forks.h"
 #include "base/read_file.h"
 #include "base/round_up.h"
 #include "base/thread.h"
@@ -72,11 +74,11 @@ constexpr Point kPoints[] = {
     {kAllGather, "ring", Protocol::kSimple, false, 4096},
 };
 
-/// Returns the time that this thread has waited for a CPU.
+/// Returns the time that this thread has waited for a CPU; infinity if it is not known.
 double waited_ns() {
   double running_ns = 0, waiting_ns = 0;
-  (void)std::sscanf(first_line_of("/proc/thread-self/schedstat").c_str(), "%lf %lf", &running_ns, &waiting_ns);
-  return waiting_ns;
+  const std::string line = first_line_of("/proc/thread-self/schedstat");
+  return std::sscanf(line.c_str(), "%lf %lf", &running_ns, &waiting_ns) == 2 ? waiting_ns : INFINITY;
 }
 
 double median(std::vector<double> v) {
@@ -94,10 +96,10 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// The calling thread may use only `cpus`.
+  /// Call it on a thread that may use only `cpus`.
   Status run(const CostModel& model, std::array<int, 2> cpus) {
     SettingValues values;
-    values.set("timeout_s", "10", "machine probe");
+    values.set("timeout_s", "1", "machine probe");
     RONDO_TRY_ASSIGN(Settings settings, settings_from(std::move(values)));
     settings.costs = std::make_shared<const CostsInForce>(CostsInForce{model, {}});
     RONDO_TRY(map_memory());
@@ -238,6 +240,7 @@ class OwnCpus {
   ~OwnCpus() {
     if (known_) ::sched_setaffinity(0, sizeof mask_, &mask_);
   }
+  explicit operator bool() const { return known_; }
   OwnCpus(const OwnCpus&) = delete;
   OwnCpus& operator=(const OwnCpus&) = delete;
 
@@ -264,8 +267,9 @@ void fit(std::span<const Observation> all, CostModel& model) {
 
 Expected<CostModel> measure_machine() {
   const OwnCpus own;
+  if (!own) return unsupported("the CPUs of this thread are not known");
   const std::array<int, 2> cpus = two_cpus();
-  if (cpus[1] < 0) return unsupported("this process has only one core");
+  if (cpus[1] < 0) return built_in_costs();  // ranks that share a core are not measured
   cpu_set_t both;
   CPU_ZERO(&both);
   for (const int c : cpus) CPU_SET(c, &both);
@@ -274,8 +278,9 @@ Expected<CostModel> measure_machine() {
   CostModel model = built_in_costs();
   if (const long l2 = ::sysconf(_SC_LEVEL2_CACHE_SIZE); l2 > 0) model.near_bytes = static_cast<uint64_t>(l2) / 2;
   World world;
-  RONDO_TRY(world.run(model, cpus));
-  if (const double share = world.share_of_others(); share > kMostShareOfOthers)
+  const NoSignals inherited;
+  if (const Status s = world.run(model, cpus); !s.ok()) return unsupported("{}", s.message());
+  if (const double share = world.share_of_others(); !(share <= kMostShareOfOthers))
     return unsupported("other work took {:.0f} % of the time of CPU {} or {}", 100 * share, cpus[0], cpus[1]);
   const std::vector<Observation>& all = world.observations();
   if (all.size() < kLeastPoints)
@@ -302,16 +307,19 @@ CostsInForce measure_and_keep(const std::string& path, const std::function<Expec
 }
 
 std::shared_ptr<const CostsInForce> costs_of_this_machine() {
-  static std::mutex mutex;
-  static std::shared_ptr<const CostsInForce> known;
-  const std::lock_guard lock(mutex);
-  if (known != nullptr) return known;
+  struct Known {
+    std::mutex mutex;
+    std::shared_ptr<const CostsInForce> costs;
+  };
+  auto& known = of_this_process<Known>();
+  const std::lock_guard lock(known.mutex);
+  if (known.costs != nullptr) return known.costs;
   const std::string path = machine_file_path();
   const auto kept = read_machine_file(path);
   if (!kept.ok()) report_once(fmt::format("the planner does not use a file: {}", kept.status().message()));
-  known = std::make_shared<const CostsInForce>(kept.ok() && *kept ? CostsInForce{**kept, {}}
-                                                                  : measure_and_keep(path, measure_machine));
-  return known;
+  known.costs = std::make_shared<const CostsInForce>(kept.ok() && *kept ? CostsInForce{**kept, {}}
+                                                                        : measure_and_keep(path, measure_machine));
+  return known.costs;
 }
 
 }  // namespace rondo

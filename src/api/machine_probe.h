@@ -13,10 +13,10 @@
 
 namespace rondo {
 
-/// Measures the constants. Takes at most about 50 ms. It uses two CPUs of the calling thread, or of the process's
-/// cgroup if the thread is bound to one core, and changes nothing else. Errors: kUnsupported with the reason why the
-/// constants would be wrong (other work uses these CPUs, or the times are not steady), those of making threads and
-/// memory.
+/// Measures the constants. Takes 20 to 50 ms, at most about a second if a CPU is not available. It uses two CPUs of the
+/// calling thread, or of the process's cgroup if the thread is bound to one core, and changes nothing else. On one core
+/// the constants are built in. Errors: kUnsupported with the reason why the constants would be wrong or could not be
+/// measured (other work uses these CPUs, the times are not steady, no thread or memory).
 Expected<CostModel> measure_machine();
 
 /// Measures the constants and writes them to `path` (plan/machine_file.h). If that is not possible, they are the

@@ -77,11 +77,11 @@ Expected<std::unique_ptr<Transport>> make_transport(Bootstrap& bootstrap, const 
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   return {.deadline_s = options.settings.init_timeout_s,
           .abort = options.abort ? options.abort->flag() : nullptr,
-          .greeting = [&options](Rank rank) {
+          .greeting = [&options](Rank rank, int nranks) {
             Settings mine = options.settings;
             if (binds(options) && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
             if (rank != 0) mine.costs = nullptr;  // only rank 0's costs are used
-            else if (mine.costs == nullptr && !options.device) mine.costs = costs_of_this_machine();
+            else if (mine.costs == nullptr && nranks > 1 && !options.device) mine.costs = costs_of_this_machine();
             return encode(mine);
           }};
 }

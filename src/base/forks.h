@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <shared_mutex>
 #include <string_view>
 
@@ -26,6 +27,23 @@ class MadeHere {
  private:
   const uint32_t forks_ = number_of_forks.load(std::memory_order_relaxed);
 };
+
+/// The process's only object of this type. It is never destroyed, because users may outlive main(). A forked child
+/// makes its own, because a thread of its parent may have held a mutex of it.
+template <class T>
+T& of_this_process() {
+  struct Made {
+    T object;
+    MadeHere here;
+    const Made* of_parent = nullptr;  // kept reachable, so that leak checkers do not report it in the child
+  };
+  static std::atomic<Made*> current = nullptr;
+  Made* m = current.load(std::memory_order_acquire);
+  if (m != nullptr && m->here) return m->object;
+  auto made = std::make_unique<Made>();
+  made->of_parent = m;
+  return current.compare_exchange_strong(m, made.get(), std::memory_order_acq_rel) ? made.release()->object : m->object;
+}
 
 /// Delays every fork() of this process while it is held. Otherwise a child inherits the locks that another thread holds
 /// at the fork, and no thread that unlocks them. glibc takes care of its own locks, OpenSSL does not. Hold it for calls

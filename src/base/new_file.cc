@@ -25,17 +25,17 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-int create_new_file(const std::string& path) {
+int create_new_file(const std::string& path, unsigned mode) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = ::open(path.c_str(), kFlags, 0666);
+  const int fd = ::open(path.c_str(), kFlags, mode);
   if (fd >= 0 || errno != EEXIST) return fd;
-  return ::unlink(path.c_str()) == 0 ? ::open(path.c_str(), kFlags, 0666) : -1;
+  return ::unlink(path.c_str()) == 0 ? ::open(path.c_str(), kFlags, mode) : -1;
 }
 
-Status write_whole_file(const std::string& path, std::span<const std::string_view> pieces) {
+Status write_whole_file(const std::string& path, std::span<const std::string_view> pieces, unsigned mode) {
   const NoSizeSignal no_signal;
   const std::string beside = fmt::format("{}.tmp.{}", path, getpid());
-  const int fd = create_new_file(beside);
+  const int fd = create_new_file(beside, mode);
   int error = fd < 0 ? errno : 0;
   if (fd < 0) return make_error(code_of(error), "{}: cannot be created: {}", beside, errno_reason(error));
   for (const std::string_view piece : pieces)

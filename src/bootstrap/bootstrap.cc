@@ -52,7 +52,7 @@ Status Bootstrap::meet(int nranks, const IdContents& id, const BootstrapOptions&
   PeerInfo self;
   auto port = [&]() -> Expected<MeshPort> {
     RONDO_TRY_ASSIGN(self, describe_self(options_.pretend_host));
-    if (options.greeting) self.greeting = options.greeting(rank_);
+    if (options.greeting) self.greeting = options.greeting(rank_, nranks);
     return open_mesh_port(&self, true);
   }();
   if (!port.ok()) return make_error(port.status().code(), "rank {}: {}", rank_, port.status().message());

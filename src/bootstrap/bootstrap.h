@@ -65,7 +65,7 @@ struct BootstrapOptions {
   const std::atomic<bool>* abort = nullptr;    // if it is set, waits return kAborted. Must outlive the Bootstrap
   uint64_t pretend_host = 0;                   // for tests: ranks with different values act as if on different hosts
   std::function<Status()> interrupt = {};      // used until set_interrupt() sets another
-  std::function<std::string(Rank)> greeting = {};  // what all ranks learn of this rank: greeting_of()
+  std::function<std::string(Rank rank, int nranks)> greeting = {};  // what all ranks learn of this rank: greeting_of()
 };
 
 /// Makes an id and starts its rendezvous, a thread of this process. It listens on every usable network interface

@@ -20,7 +20,7 @@ std::unique_ptr<Bootstrap> Bootstrap::begin_child(const std::vector<Rank>& membe
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   std::unique_ptr<Bootstrap> child(new Bootstrap(static_cast<Rank>(place), options));
   PeerInfo self = peers_[rank_];
-  self.greeting = options.greeting ? options.greeting(child->rank_) : std::string();
+  self.greeting = options.greeting ? options.greeting(child->rank_, static_cast<int>(members.size())) : std::string();
   const bool one_host = std::all_of(members.begin(), members.end(), [this](Rank r) { return same_host(r); });
   auto port = open_mesh_port(&self, !one_host);
   *offer = encode_outcome(port.status()) + encode(self);

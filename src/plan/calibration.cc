@@ -15,6 +15,7 @@
 
 #include "algorithms/registry.h"
 #include "base/error.h"
+#include "base/forks.h"
 #include "base/read_file.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
@@ -217,10 +218,13 @@ std::string default_calibration_path() {
 }
 
 void report_once(const std::string& sentence) {
-  static std::mutex mutex;
-  static std::set<std::string> reported;
-  const std::lock_guard lock(mutex);
-  if (reported.insert(sentence).second) std::fprintf(stderr, "rondo: %s\n", sentence.c_str());
+  struct Reported {
+    std::mutex mutex;
+    std::set<std::string> sentences;
+  };
+  auto& reported = of_this_process<Reported>();
+  const std::lock_guard lock(reported.mutex);
+  if (reported.sentences.insert(sentence).second) std::fprintf(stderr, "rondo: %s\n", sentence.c_str());
 }
 
 // Reads a calibration file. Nothing: it must not be used, and *why is the reason, or there is none at the default path.

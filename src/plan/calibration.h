@@ -11,7 +11,7 @@
 //                                           (constants from kFirstHostTerm on are optional)
 //     spread_2.reduce.ring.short = 1.1 ...  measured corrections of cost_corrections.h: a factor for each size
 //
-// Empty lines and lines that begin with # are ignored. The functions are pure, except the last ones.
+// Empty lines and lines that begin with # are ignored. parse_calibration and format_calibration are pure.
 #pragma once
 
 #include <optional>

@@ -25,6 +25,11 @@ std::string size_text(long bytes) {
   return bytes % (1 << 20) == 0 ? fmt::format("{}M", bytes >> 20) : fmt::format("{}K", bytes >> 10);
 }
 
+// Returns true if only this user may write it.
+bool is_ours(const struct stat& facts) {
+  return facts.st_uid == ::geteuid() && (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 constexpr size_t kMostFileBytes = 64 * 1024;
 
 }  // namespace
@@ -54,7 +59,7 @@ Expected<std::optional<CostModel>> read_machine_file(const std::string& path) {
   struct stat facts {};
   if (!fd || ::fstat(fd.get(), &facts) != 0)
     return make_error(StatusCode::kSystem, "{} cannot be read: {}", path, std::strerror(errno));
-  if (!S_ISREG(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+  if (!S_ISREG(facts.st_mode) || !is_ours(facts))
     return make_error(StatusCode::kSystem, "{} is not a file that only this user may write (uid {}, mode {:o})", path,
                       facts.st_uid, facts.st_mode & 07777);
   const auto c = parse_calibration(read_file(fmt::format("/proc/self/fd/{}", fd.get()), kMostFileBytes).value_or(""));
@@ -72,12 +77,15 @@ Status write_machine_file(const std::string& path, const CostModel& costs) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder.parent_path(), error);
-  ::mkdir(folder.c_str(), 0700);  // if it exists or cannot be made, the next step shows that
+  ::mkdir(folder.c_str(), 0700);  // it may exist
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0)
+    return make_error(StatusCode::kSystem, "{} cannot be made: {}", folder.string(), std::strerror(errno));
+  if (!S_ISDIR(facts.st_mode) || !is_ours(facts))
+    return make_error(StatusCode::kSystem, "{} is not a folder that only this user may write", folder.string());
   const std::string text = format_calibration(c);
   const std::string_view piece = text;
-  RONDO_TRY(write_whole_file(path, {&piece, 1}));
-  ::chmod(path.c_str(), 0600);
-  return {};
+  return write_whole_file(path, {&piece, 1}, 0600);
 }
 
 }  // namespace rondo

@@ -34,22 +34,11 @@ Status system_error(const char* what, uint64_t bytes) {
                     text(bytes), errno_reason(error));
 }
 
-// The process's current pool, which its communicators own. The registry is never destroyed, because they may outlive
-// main(). A forked child makes its own registry, because a thread of its parent may have held the mutex.
+// The process's current pool, which its communicators own.
 struct Registry {
-  MadeHere made_here;
-  const Registry* of_parent = nullptr;  // kept reachable, so that leak checkers do not report it in the child
   std::mutex mutex;
   std::weak_ptr<StagingPool> pool;
 };
-Registry& registry() {
-  static std::atomic<Registry*> current = nullptr;
-  Registry* r = current.load(std::memory_order_acquire);
-  if (r != nullptr && r->made_here) return *r;
-  auto made = std::make_unique<Registry>();
-  made->of_parent = r;
-  return current.compare_exchange_strong(r, made.get(), std::memory_order_acq_rel) ? *made.release() : *r;
-}
 
 }  // namespace
 
@@ -59,7 +48,7 @@ Expected<uint64_t> StagingPool::configured_bytes() {
 }
 
 Expected<std::shared_ptr<StagingPool>> StagingPool::acquire() {
-  Registry& r = registry();
+  auto& r = of_this_process<Registry>();
   const std::lock_guard lock(r.mutex);
   if (auto pool = r.pool.lock()) return pool;
   RONDO_TRY_ASSIGN(const uint64_t bytes, configured_bytes());

@@ -94,6 +94,18 @@ TEST_F(MachineFile, OfAnotherMachineOrMalformedIsRefused) {
   expect_refused("another machine or version");
 }
 
+TEST_F(MachineFile, IsNotWrittenWhereOthersMayWrite) {
+  const std::string folder = std::filesystem::path(path_).parent_path();
+  ASSERT_EQ(chmod(folder.c_str(), 0770), 0);
+  const Status s = write_machine_file(path_, built_in_costs());
+  ASSERT_FALSE(s.ok());
+  EXPECT_NE(s.message().find("only this user may write"), std::string_view::npos) << s.to_string();
+  EXPECT_EQ(**read_machine_file(path_), other_costs());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_symlink(folder_, folder);
+  EXPECT_FALSE(write_machine_file(path_, built_in_costs()).ok());
+}
+
 TEST_F(MachineFile, CannotBeWrittenBelowAFile) {
   const Status s = write_machine_file(path_ + "/rondo/machine", built_in_costs());
   ASSERT_FALSE(s.ok());

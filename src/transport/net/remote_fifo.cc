@@ -169,10 +169,10 @@ bool RemoteFifos::carry(RailSet& rails) {
   return any;
 }
 
-// A credit costs as much as a short message. Therefore it is sent late: after half of the lines, or when the writer may
-// have no space for its next message. If data go to the same rank, the credit travels with them at no cost, and beside
-// long messages it costs little: then it goes after half as many lines. It is sent at once after a message so long that
-// writer and reader should reuse the same part of the ring, which is in their caches.
+// A credit costs as much as a short message. Therefore it is sent late: after half of the lines, with a ring after
+// kRingMessages, or when the writer may have no space. If data go to the same rank, the credit travels with them at no
+// cost, and beside long messages it costs little: then it goes after half as many. It is sent at once after a message
+// so long that writer and reader should reuse the same part of the ring, which is in their caches.
 bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
@@ -183,8 +183,8 @@ bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
     if (read == r->credited_steps) continue;
     const bool at_once = which == Credits::kAll || (r->last_bytes >= kRestartBytes && !r->used_posted_receive);
     const bool cheap = has_data_for_[static_cast<size_t>(r->key.writer)] || r->last_bytes >= kLongBytes;
-    if (!at_once && read - r->credited_steps < r->view.num_lines / (cheap ? 4 : 2) && !r->writer_may_lack_space(read))
-      continue;
+    const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
+    if (!at_once && read - r->credited_steps < (cheap ? late / 2 : late) && !r->writer_may_lack_space(read)) continue;
     rails.send_copy(r->key.writer, header_of(MessageKind::kCredit, r->key, read), nullptr, 0);
     r->credited_steps = read;
     any = true;
@@ -192,9 +192,10 @@ bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   return any;
 }
 
-// The free part of the ring is in two pieces, before and after the uncredited messages. One of them has space for the
-// longest message, because the ring has space for kRingMessages + 1 of them. But if the uncredited messages continue at
-// the ring's beginning, the free part may be as small as the writer's lap.
+// The ring has space for kRingMessages + 1 of the longest messages, in at most two pieces. Therefore a writer has space
+// while fewer than kRingMessages are uncredited. But a writer that has gone back to the ring's beginning has only the
+// space before the first uncredited message. That should be enough for two messages, because in a ring algorithm a rank
+// sends its next message before it reads.
 bool RemoteFifos::Replica::writer_may_lack_space(uint64_t read) const {
   if (view.data == nullptr) return false;
   const auto place_of = [&](uint64_t step) {
@@ -203,8 +204,7 @@ bool RemoteFifos::Replica::writer_may_lack_space(uint64_t read) const {
     return at;
   };
   const DataPlace first = place_of(credited_steps), last = place_of(read - 1);
-  return last.offset < first.offset || last.offset + place_bytes(last.bytes) - first.offset >
-                                           view.data_bytes / (kRingMessages + 1) * (kRingMessages - 1);
+  return last.offset < first.offset || (first.offset != 0 && first.offset < 2 * place_bytes(last.bytes));
 }
 
 bool RemoteFifos::has_unsent() const {
