@@ -86,14 +86,19 @@ static double max_over_ranks(bench_loop* l, double value) {
 /* ---- calls ---- */
 
 static uint64_t padded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+static int has_second(const bench_options* options, bench_collective collective) {
+  if (collective == kBenchBroadcast || collective == kBenchBarrier) return 0;
+  return options->out_of_place || collective == kBenchAllToAll;
+}
 /* The operands of one call. */
-static uint64_t memory_bytes(bench_point point) {
-  return padded(point.bytes > 0 ? point.bytes : 1) * (point.collective == kBenchAllToAll ? 2 : 1);
+static uint64_t memory_bytes(const bench_options* options, bench_point point) {
+  return padded(point.bytes > 0 ? point.bytes : 1) * (has_second(options, point.collective) ? 2 : 1);
 }
 
 static bench_memory set_of(const bench_loop* l, const bench_case* c, uint64_t set) {
   char* buffer = (char*)l->arena + set * c->stride_bytes;
-  return (bench_memory){(float*)buffer, (float*)(buffer + padded(c->point.bytes)), c->count_elems};
+  float* second = has_second(l->options, c->point.collective) ? (float*)(buffer + padded(c->point.bytes)) : NULL;
+  return (bench_memory){(float*)buffer, second, c->count_elems};
 }
 
 /* Makes `calls` back-to-back calls and returns their seconds on this rank. */
@@ -119,7 +124,8 @@ static double timed_calls(bench_loop* l, bench_case* c, uint64_t calls) {
 
 static void refill(bench_loop* l, bench_case* c) {
   for (uint64_t set = 0; set < c->sets; ++set) bench_fill_small(&l->data, set_of(l, c, set).buffer, c->count_elems);
-  c->calls_left = bench_calls_before_overflow(l->self->nranks) * c->sets;
+  const int adds = !has_second(l->options, c->point.collective);
+  c->calls_left = adds ? bench_calls_before_overflow(l->self->nranks) * c->sets : UINT64_MAX;
 }
 
 static double repetition(bench_loop* l, bench_case* c, uint64_t calls) {
@@ -141,7 +147,8 @@ static double verify(bench_loop* l, bench_case* c) {
     barrier(l, 0);
     const double seconds = timed_calls(l, c, (uint64_t)calls);
     c->sets = sets;
-    const bench_expectation want = {c->point.collective, l->self->rs_result_at_front, calls};
+    const int in_place = memory.second == NULL, at_front = in_place && l->self->rs_result_at_front;
+    const bench_expectation want = {c->point.collective, at_front, in_place ? calls : 1};
     const long long wrong = bench_first_wrong(&l->data, &want, &memory);
     if (wrong >= 0)
       fprintf(stderr, "rank %d: %s of %llu bytes: element %lld is wrong after %d calls\n", l->self->rank,
@@ -152,7 +159,7 @@ static double verify(bench_loop* l, bench_case* c) {
     call_s = slowest_s;
     calls = (int)fmin(bench_max_burst(l->self->nranks), 0.05 / call_s);
     /* MPI leaves the rest of an in-place reduce-scatter's buffer undefined, and it is the next input. */
-    const int undefined = l->self->rs_result_at_front && c->point.collective == kBenchReduceScatter;
+    const int undefined = at_front && c->point.collective == kBenchReduceScatter;
     if (calls < 2 || undefined) return call_s;
   }
 }
@@ -256,7 +263,7 @@ static void watch_point(const bench_loop* l, const bench_case* c) {
 
 static int measure_point(bench_loop* l, bench_point point) {
   bench_case c = {.point = point, .count_elems = point.bytes / sizeof(float), .sets = 1};
-  c.stride_bytes = memory_bytes(point);
+  c.stride_bytes = memory_bytes(l->options, point);
   if (l->options->rotate_bytes > c.stride_bytes) c.sets = l->options->rotate_bytes / c.stride_bytes;
   watch_point(l, &c);
   const double call_s = verify(l, &c);
@@ -295,7 +302,8 @@ int contender_run(const contender* self, const bench_options* options, bench_con
   l.oversubscribed = self->nranks > num_cpus_at_start;
   l.arena_bytes = options->rotate_bytes;
   for (int p = 0; p < options->num_points; ++p)
-    if (memory_bytes(options->points[p]) > l.arena_bytes) l.arena_bytes = memory_bytes(options->points[p]);
+    if (memory_bytes(options, options->points[p]) > l.arena_bytes)
+      l.arena_bytes = memory_bytes(options, options->points[p]);
   l.arena_bytes = padded(l.arena_bytes);
   l.arena = self->allocate ? self->allocate(l.arena_bytes) : allocate_private(l.arena_bytes, options->small_pages);
   if (l.arena == NULL || bench_data_init(&l.data, self->rank, self->nranks) != 0) {

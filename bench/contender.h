@@ -50,6 +50,7 @@ typedef struct {
   int attempts;          /* for a point disturbed by a moved CPU or by other programs */
   uint64_t rotate_bytes; /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
   int small_pages;       /* no huge pages for private buffers */
+  int out_of_place;      /* results go to a second buffer */
   const char* control;   /* shared file in which the ranks meet; not used by forked contenders */
   int nranks;            /* forked contenders */
   int registered;        /* rondo: buffers from rondo_alloc */
@@ -69,8 +70,9 @@ typedef struct {
   char id[kIdBytes];
 } bench_control;
 
-/* One operation. Returns 0, or a code of the library. count_elems counts floats of the whole buffer. All work in place
- * in `buffer`, where rank r's part is the r-th, except all-to-all, whose output is `second`, as long as `buffer`. */
+/* One operation. Returns 0, or a code of the library. count_elems counts floats of the whole buffer. Rank r's part of a
+ * buffer is the r-th. `second` is NULL, and the operation works in place in `buffer`, or it is a buffer as long for the
+ * result: of all-to-all always, of a broadcast never. */
 typedef int bench_call(float* buffer, float* second, uint64_t count_elems);
 
 typedef struct {

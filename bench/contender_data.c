@@ -75,7 +75,7 @@ void bench_fill_exact(bench_data* data, bench_collective collective, const bench
   for (int i = 0; i < kPeriod; ++i) data->scratch[i] = -1;
   const row_range mine = given(data, collective, memory->count_elems);
   if (mine.elems < memory->count_elems) fill(memory->buffer, 0, memory->count_elems, data->scratch);
-  if (collective == kBenchAllToAll) fill(memory->second, 0, memory->count_elems, data->scratch);
+  if (memory->second != NULL) fill(memory->second, 0, memory->count_elems, data->scratch);
   fill(memory->buffer + mine.first, mine.first, mine.elems, values_of(data, data->rank));
 }
 
@@ -109,11 +109,13 @@ static long long check(const float* buffer, uint64_t at, row_range want, const f
   return wrong < 0 ? -1 : wrong + (long long)at;
 }
 
+static const float* result_of(const bench_memory* m) { return m->second != NULL ? m->second : m->buffer; }
+
 static long long check_sums(bench_data* data, const bench_expectation* want, const bench_memory* m) {
   const row_range mine = block_of(data, data->rank, m->count_elems), all = {0, m->count_elems};
   if (want->collective == kBenchReduceScatter) {
     expect_reduce_scatter(data, want, mine.elems);
-    return check(m->buffer, want->rs_result_at_front ? 0 : mine.first, (row_range){0, mine.elems}, data->scratch);
+    return check(result_of(m), want->rs_result_at_front ? 0 : mine.first, (row_range){0, mine.elems}, data->scratch);
   }
   if (want->collective == kBenchReduce && data->rank != 0)
     return check(m->buffer, 0, all, values_of(data, data->rank)); /* only read */
@@ -123,19 +125,19 @@ static long long check_sums(bench_data* data, const bench_expectation* want, con
                            ? own + calls * (data->sums[i] - own) /* each call adds the others' */
                            : data->sums[i] * powf((float)data->nranks, calls - 1);
   }
-  return check(m->buffer, 0, all, data->scratch);
+  return check(result_of(m), 0, all, data->scratch);
 }
 
 /* For collectives that move blocks: the source rank of each of this rank's blocks, and its place in that buffer. */
 static long long check_blocks(bench_data* data, bench_collective collective, const bench_memory* m) {
   const row_range mine = block_of(data, data->rank, m->count_elems);
-  if (collective == kBenchScatter) return check(m->buffer, mine.first, mine, values_of(data, 0));
+  if (collective == kBenchScatter) return check(result_of(m), mine.first, mine, values_of(data, 0));
   if (collective == kBenchGather && data->rank != 0)
     return check(m->buffer, mine.first, mine, values_of(data, data->rank));
   for (int r = 0; r < data->nranks; ++r) {
     const row_range block = block_of(data, r, m->count_elems);
-    const long long wrong = collective == kBenchAllToAll ? check(m->second, block.first, mine, values_of(data, r))
-                                                         : check(m->buffer, block.first, block, values_of(data, r));
+    const long long wrong = collective == kBenchAllToAll ? check(result_of(m), block.first, mine, values_of(data, r))
+                                                         : check(result_of(m), block.first, block, values_of(data, r));
     if (wrong >= 0) return wrong;
   }
   return -1;

@@ -19,14 +19,14 @@ typedef struct {
 } bench_data;
 
 typedef struct {
-  float *buffer, *second; /* second: all-to-all's output */
+  float *buffer, *second; /* second: of the result; NULL: in place */
   uint64_t count_elems;   /* of each */
 } bench_memory;
 
 typedef struct {
   bench_collective collective;
   int rs_result_at_front; /* allows 1 call only */
-  int calls;              /* in-place calls since bench_fill_exact */
+  int calls;              /* since bench_fill_exact; they add to the same buffer in place */
 } bench_expectation;
 
 /* Returns 0, or -1 without memory. */

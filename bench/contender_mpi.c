@@ -13,42 +13,48 @@ static float* own_block(float* buffer, uint64_t count_elems) {
   return buffer + (size_t)rank_ * (size_t)block_of(count_elems);
 }
 
+/* In place if there is no second buffer. */
+static const void* input_of(const float* input, const float* second) {
+  return second != NULL ? (const void*)input : MPI_IN_PLACE;
+}
+static float* result_of(float* buffer, float* second) { return second != NULL ? second : buffer; }
+
 static int all_reduce(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  return MPI_Allreduce(input_of(buffer, second), result_of(buffer, second), (int)count_elems, MPI_FLOAT, MPI_SUM,
+                       MPI_COMM_WORLD);
 }
 static int reduce_scatter(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, block_of(count_elems), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  float* result = second != NULL ? own_block(second, count_elems) : buffer;
+  return MPI_Reduce_scatter_block(input_of(buffer, second), result, block_of(count_elems), MPI_FLOAT, MPI_SUM,
+                                  MPI_COMM_WORLD);
 }
 static int all_gather(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, block_of(count_elems), MPI_FLOAT, MPI_COMM_WORLD);
+  const int block = block_of(count_elems);
+  return MPI_Allgather(input_of(own_block(buffer, count_elems), second), block, MPI_FLOAT, result_of(buffer, second),
+                       block, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static int broadcast(float* buffer, float* second, uint64_t count_elems) {
   (void)second;
   return MPI_Bcast(buffer, (int)count_elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
 static int reduce(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return MPI_Reduce(rank_ == 0 ? MPI_IN_PLACE : buffer, buffer, (int)count_elems, MPI_FLOAT, MPI_SUM, 0,
-                    MPI_COMM_WORLD);
+  return MPI_Reduce(rank_ == 0 ? input_of(buffer, second) : buffer, result_of(buffer, second), (int)count_elems,
+                    MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
 }
 static int all_to_all(float* buffer, float* second, uint64_t count_elems) {
   const int block = block_of(count_elems);
   return MPI_Alltoall(buffer, block, MPI_FLOAT, second, block, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static int gather(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
   const int block = block_of(count_elems);
-  return MPI_Gather(rank_ == 0 ? MPI_IN_PLACE : own_block(buffer, count_elems), block, MPI_FLOAT, buffer, block,
+  float* own = own_block(buffer, count_elems);
+  return MPI_Gather(rank_ == 0 ? input_of(own, second) : own, block, MPI_FLOAT, result_of(buffer, second), block,
                     MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
 static int scatter(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
   const int block = block_of(count_elems);
-  return MPI_Scatter(buffer, block, MPI_FLOAT, rank_ == 0 ? MPI_IN_PLACE : own_block(buffer, count_elems), block,
-                     MPI_FLOAT, 0, MPI_COMM_WORLD);
+  void* result = rank_ == 0 && second == NULL ? MPI_IN_PLACE : (void*)own_block(result_of(buffer, second), count_elems);
+  return MPI_Scatter(buffer, block, MPI_FLOAT, result, block, MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
 static int barrier(float* buffer, float* second, uint64_t count_elems) {
   (void)buffer, (void)second, (void)count_elems;

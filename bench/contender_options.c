@@ -20,6 +20,7 @@ static void usage_and_exit(const char* why) {
           "  --attempts N           attempts for a disturbed point (2)\n"
           "  --rotate-bytes BYTES   cold regime: calls walk through this many bytes of buffers (0: hot)\n"
           "  --small-pages          no huge pages for the buffers\n"
+          "  --out-of-place         results go to a second buffer\n"
           "  --control FILE         MPI contenders: file in shared memory, the same for all ranks\n"
           "  --nranks N             rondo: ranks to start (2)\n"
           "  --registered           rondo: buffers from rondo_alloc\n"
@@ -66,6 +67,10 @@ void bench_parse(int argc, char** argv, bench_options* o) {
     }
     if (strcmp(name, "--small-pages") == 0) {
       o->small_pages = 1;
+      continue;
+    }
+    if (strcmp(name, "--out-of-place") == 0) {
+      o->out_of_place = 1;
       continue;
     }
     if (i + 1 >= argc) usage_and_exit(name);

@@ -33,41 +33,39 @@ static float* own_block(float* buffer, uint64_t count_elems) {
   return buffer + (uint64_t)rank_ * block_of(count_elems);
 }
 
+static float* result_of(float* buffer, float* second) { return second != NULL ? second : buffer; }
+
 static int all_reduce(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_all_reduce(comm_, buffer, buffer, count_elems, RONDO_FLOAT32, RONDO_SUM, call_or_null_, NULL);
+  return (int)rondo_all_reduce(comm_, buffer, result_of(buffer, second), count_elems, RONDO_FLOAT32, RONDO_SUM,
+                               call_or_null_, NULL);
 }
 static int reduce_scatter(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_reduce_scatter(comm_, buffer, own_block(buffer, count_elems), block_of(count_elems), RONDO_FLOAT32,
-                                   RONDO_SUM, call_or_null_, NULL);
+  return (int)rondo_reduce_scatter(comm_, buffer, own_block(result_of(buffer, second), count_elems),
+                                   block_of(count_elems), RONDO_FLOAT32, RONDO_SUM, call_or_null_, NULL);
 }
 static int all_gather(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_all_gather(comm_, own_block(buffer, count_elems), buffer, block_of(count_elems), RONDO_FLOAT32,
-                               call_or_null_, NULL);
+  return (int)rondo_all_gather(comm_, own_block(buffer, count_elems), result_of(buffer, second), block_of(count_elems),
+                               RONDO_FLOAT32, call_or_null_, NULL);
 }
 static int broadcast(float* buffer, float* second, uint64_t count_elems) {
   (void)second;
   return (int)rondo_broadcast(comm_, buffer, buffer, count_elems, RONDO_FLOAT32, 0, call_or_null_, NULL);
 }
 static int reduce(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_reduce(comm_, buffer, rank_ == 0 ? buffer : NULL, count_elems, RONDO_FLOAT32, RONDO_SUM, 0,
-                           call_or_null_, NULL);
+  return (int)rondo_reduce(comm_, buffer, rank_ == 0 ? result_of(buffer, second) : NULL, count_elems, RONDO_FLOAT32,
+                           RONDO_SUM, 0, call_or_null_, NULL);
 }
 static int all_to_all(float* buffer, float* second, uint64_t count_elems) {
   return (int)rondo_all_to_all(comm_, buffer, second, block_of(count_elems), RONDO_FLOAT32, call_or_null_, NULL);
 }
 static int gather(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_gather(comm_, own_block(buffer, count_elems), rank_ == 0 ? buffer : NULL, block_of(count_elems),
-                           RONDO_FLOAT32, 0, call_or_null_, NULL);
+  float* result = rank_ == 0 ? result_of(buffer, second) : NULL;
+  return (int)rondo_gather(comm_, own_block(buffer, count_elems), result, block_of(count_elems), RONDO_FLOAT32, 0,
+                           call_or_null_, NULL);
 }
 static int scatter(float* buffer, float* second, uint64_t count_elems) {
-  (void)second;
-  return (int)rondo_scatter(comm_, rank_ == 0 ? buffer : NULL, own_block(buffer, count_elems), block_of(count_elems),
-                            RONDO_FLOAT32, 0, call_or_null_, NULL);
+  return (int)rondo_scatter(comm_, rank_ == 0 ? buffer : NULL, own_block(result_of(buffer, second), count_elems),
+                            block_of(count_elems), RONDO_FLOAT32, 0, call_or_null_, NULL);
 }
 static int barrier(float* buffer, float* second, uint64_t count_elems) {
   (void)buffer, (void)second, (void)count_elems;

@@ -27,6 +27,7 @@ class LoopSettings:
     attempts: int = 2
     rotate_bytes: int = 0
     small_pages: bool = False
+    out_of_place: bool = False
 
     def arguments(self) -> list[str]:
         return [
@@ -43,6 +44,7 @@ class LoopSettings:
             "--rotate-bytes",
             str(self.rotate_bytes),
             *(["--small-pages"] if self.small_pages else []),
+            *(["--out-of-place"] if self.out_of_place else []),
         ]
 
 
