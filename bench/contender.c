@@ -262,6 +262,10 @@ static void watch_point(const bench_loop* l, const bench_case* c) {
 }
 
 static int measure_point(bench_loop* l, bench_point point) {
+  if (l->self->calls[point.collective] == NULL) {
+    fprintf(stderr, "%s has no %s\n", l->self->version, bench_collective_names[point.collective]);
+    return 2;
+  }
   bench_case c = {.point = point, .count_elems = point.bytes / sizeof(float), .sets = 1};
   c.stride_bytes = memory_bytes(l->options, point);
   if (l->options->rotate_bytes > c.stride_bytes) c.sets = l->options->rotate_bytes / c.stride_bytes;

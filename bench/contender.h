@@ -80,7 +80,7 @@ typedef struct {
   int rank;
   int nranks;
   int rs_result_at_front; /* in-place reduce-scatter: result in block 0 (MPI) instead of block `rank` (rondo) */
-  bench_call* calls[kBenchCollectives];
+  bench_call* calls[kBenchCollectives]; /* NULL: the library lacks it */
   float* (*allocate)(uint64_t bytes); /* NULL: private memory, in huge pages unless --small-pages, as for all */
 } contender;
 
@@ -88,6 +88,10 @@ typedef struct {
 void bench_parse(int argc, char** argv, bench_options* options);
 /* Maps the file options->control, and makes it if it is missing. The caller removes it. Exits on errors. */
 bench_control* bench_open_control(const bench_options* options);
+/* The work of one rank. Returns its exit status. */
+typedef int bench_rank(int rank, const bench_options* options, bench_control* control);
+/* Forks options->nranks ranks. The first that fails with a status above 1 ends the others. Returns the worst status. */
+int bench_fork_ranks(const bench_options* options, bench_rank* run);
 /* Pins rank r to the r-th CPU if every rank can have one. Call it before the library starts. */
 void bench_pin(int rank, int nranks);
 /* Measures all points. Returns the exit status: 0, or 1 if a result was wrong. */

@@ -1,9 +1,13 @@
-/* The command line of the contender programs, and the shared file in which their ranks meet. */
+/* The command line of the contender programs, the shared file in which their ranks meet, and forked ranks. */
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "contender.h"
@@ -109,4 +113,35 @@ bench_control* bench_open_control(const bench_options* o) {
     exit(3);
   }
   return memory;
+}
+
+int bench_fork_ranks(const bench_options* options, bench_rank* run) {
+  const int nranks = options->nranks;
+  bench_control* control = mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (control == MAP_FAILED) return 3;
+  pid_t children[kMaxRanks];
+  for (int r = 0; r < nranks; ++r) {
+    children[r] = fork();
+    if (children[r] < 0) return 3;
+    if (children[r] == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      exit(run(r, options, control));
+    }
+  }
+  int worst = 0;
+  for (int left = nranks; left > 0;) { /* the first rank that fails ends the others */
+    int status = 0;
+    const pid_t ended = wait(&status);
+    if (ended < 0 && errno == EINTR) continue;
+    if (ended < 0) break;
+    --left;
+    for (int r = 0; r < nranks; ++r)
+      if (children[r] == ended) children[r] = 0;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code > 1)
+      for (int r = 0; r < nranks; ++r)
+        if (children[r] != 0) kill(children[r], SIGKILL);
+    if (worst == 0) worst = code;
+  }
+  return worst;
 }

@@ -1,15 +1,10 @@
-/* rondo as a contender, through its C API. Forks the ranks itself; rank 0 passes the unique id to the others. */
-#include <errno.h>
+/* rondo as a contender, through its C API. Rank 0 passes the unique id to the others. */
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "contender.h"
@@ -111,7 +106,9 @@ static void enter_host(const bench_options* options) {
   close(fd);
 }
 
-static int run_rank(const bench_options* options, bench_control* control) {
+static int run_rank(int rank, const bench_options* options, bench_control* control) {
+  rank_ = rank;
+  nranks_ = options->nranks;
   bench_pin(rank_, nranks_);
   enter_host(options);
   join(control, options->point_limit_s);
@@ -141,33 +138,5 @@ static int run_rank(const bench_options* options, bench_control* control) {
 int main(int argc, char** argv) {
   static bench_options options;
   bench_parse(argc, argv, &options);
-  nranks_ = options.nranks;
-  bench_control* control = mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (control == MAP_FAILED) return 3;
-  pid_t children[kMaxRanks];
-  for (int r = 0; r < nranks_; ++r) {
-    children[r] = fork();
-    if (children[r] < 0) return 3;
-    if (children[r] == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      rank_ = r;
-      exit(run_rank(&options, control));
-    }
-  }
-  int worst = 0;
-  for (int left = nranks_; left > 0;) { /* the first rank that fails ends the others */
-    int status = 0;
-    const pid_t ended = wait(&status);
-    if (ended < 0 && errno == EINTR) continue;
-    if (ended < 0) break;
-    --left;
-    for (int r = 0; r < nranks_; ++r)
-      if (children[r] == ended) children[r] = 0;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (code > 1)
-      for (int r = 0; r < nranks_; ++r)
-        if (children[r] != 0) kill(children[r], SIGKILL);
-    if (worst == 0) worst = code;
-  }
-  return worst;
+  return bench_fork_ranks(&options, run_rank);
 }

@@ -10,6 +10,7 @@ from .hosts import Hosts
 CORE_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")  # the speed targets name them one by one
 CUT_COLLECTIVES = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")  # a block for each rank
 COLLECTIVES = (*CORE_COLLECTIVES, "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier")
+GLOO_COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "reduce", "all_to_all", "barrier")
 ALL_SIZES_BYTES = (8, 64, 256) + tuple(1024 * 4**k for k in range(10))
 
 # Memory settings of the C library (+thp): its heap in huge pages, never given back, for libraries that allocate in
@@ -25,7 +26,7 @@ THP_ENV = {
 @dataclass(frozen=True)
 class Contender:
     name: str
-    family: str  # rondo, openmpi or mpich
+    family: str  # of PROGRAMS
     mca: tuple[tuple[str, str], ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     program_args: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ def _peers() -> list[Contender]:
         _openmpi("ompi-sm", ("coll_sm_priority", "95")),
         Contender("mpich", "mpich"),
         Contender("mpich-nocma", "mpich", env={"UCX_TLS": "posix,self"}),
+        Contender("gloo", "gloo", collectives=GLOO_COLLECTIVES),
     ]
     with_thp = [replace(row, name=row.name + "+thp", env={**row.env, **THP_ENV}) for row in rows]
     return rows + with_thp
@@ -138,7 +140,12 @@ def _between_hosts() -> list[Contender]:
 
 HOST_CONTENDERS: dict[str, Contender] = {row.name: row for row in _between_hosts()}
 
-PROGRAMS = {"rondo": "contender_rondo", "openmpi": "contender_mpi_openmpi", "mpich": "contender_mpi_mpich"}
+PROGRAMS = {
+    "rondo": "contender_rondo",
+    "openmpi": "contender_mpi_openmpi",
+    "mpich": "contender_mpi_mpich",
+    "gloo": "contender_gloo",
+}
 
 
 def command(
@@ -146,7 +153,7 @@ def command(
 ) -> list[str]:
     """The command line up to the options of the timing loop. With hosts, the first ranks are on the first one."""
     program = str(program_dir / PROGRAMS[contender.family])
-    if contender.family == "rondo":
+    if contender.family in ("rondo", "gloo"):  # they fork their ranks
         where = ["--netns", ",".join(hosts.names)] if hosts else []
         return [program, "--nranks", str(nranks), *where, *contender.program_args]
     if contender.family == "openmpi":
