@@ -33,7 +33,8 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kBurstNs = 200'000, kMostNs = 40'000'000, kMostBytes = 4 << 20;
-// Few timings cannot separate terms that occur together. Therefore the pull is stronger than in `rondo calibrate`.
+// Few timings cannot separate terms that occur together. Therefore the fit's pull towards the built-in constants is
+// stronger than in `rondo calibrate`.
 constexpr double kPull = 0.001;
 constexpr size_t kLeastPoints = 14;
 constexpr double kMostShareOfOthers = 0.1;
@@ -46,7 +47,8 @@ struct Point {
   uint64_t bytes;
 };
 using enum Collective;
-// The order is that of importance. When the time is over, points after the first kLeastPoints are left out.
+// The most important points come first. When the time is over, the remaining points are left out. The measurement fails
+// if fewer than kLeastPoints points were timed.
 constexpr Point kPoints[] = {
     {kAllReduce, "one_shot", Protocol::kInline, false, 64},
     {kAllReduce, "one_shot", Protocol::kInline, false, 1024},
@@ -103,7 +105,7 @@ class World {
     RONDO_TRY_ASSIGN(Settings settings, settings_from(std::move(values)));
     settings.costs = std::make_shared<const CostsInForce>(CostsInForce{model, {}});
     RONDO_TRY(map_memory());
-    // Copies by the kernel cost as much as between processes.
+    // The threads copy through the kernel, as processes do. The copies then cost the same.
     const auto like_processes = [this](Rank, int, std::unique_ptr<Transport> t) {
       if (pulls_) static_cast<InprocTransport&>(*t).pull_by_kernel();
       return t;
@@ -124,7 +126,7 @@ class World {
     });
   }
   const std::vector<Observation>& observations() const { return observations_; }
-  /// Returns the share of the time that other threads used the CPUs.
+  /// Returns the part of the time in which a rank waited for its CPU, for the rank that waited longer.
   double share_of_others() const { return std::max(waited_[0], waited_[1]); }
 
  private:
@@ -251,8 +253,8 @@ class OwnCpus {
 
 auto& at(auto& v, CostTerm t) { return v[static_cast<size_t>(t)]; }
 
-// Mapped buffers and huge copies are not measured: their constants change like those of similar data. Ranks that share
-// cores are not measured: a world of them takes far longer than 50 ms to give steady times.
+// Mapped buffers and huge copies are not measured: their constants are scaled by the same factor as those of similar
+// data. Ranks that share cores are not measured: a world of them takes far longer than 50 ms to give steady times.
 void fit(std::span<const Observation> all, CostModel& model) {
   const CostVector prior = model.spread;
   CostVector& now = model.spread;

@@ -52,12 +52,12 @@ std::string processor_name();
 /// variable is set.
 std::string default_calibration_path();
 
-/// Returns the constants of this process, unless a machine file or a measurement (api/machine_probe.h) should give
-/// them. `from` gets their source ("built in", a path; and why another file is not used). RONDO_CALIBRATION names a
-/// file, which must exist and be readable. If it is `off`, the constants are built in. If it is not set, they come from
-/// the default file, or else, with RONDO_PROBE=off, they are built in. A file of another version or processor is not
-/// used, and neither is a malformed default file. Both are reported on stderr, once in a process, if `report` is true.
-/// Errors: kInvalidArgument naming the variable, the file and the line.
+/// Returns the constants of this process. Returns nothing if they come from a machine file or a measurement
+/// (api/machine_probe.h). `from` gets their source ("built in", a path; and why another file is not used).
+/// RONDO_CALIBRATION names a file, which must exist and be readable. If it is `off`, the constants are built in. If it
+/// is not set, they come from the default file, or else, with RONDO_PROBE=off, they are built in. A file of another
+/// version or processor is not used, and neither is a malformed default file. Both are reported on stderr, once in a
+/// process, if `report` is true. Errors: kInvalidArgument naming the variable, the file and the line.
 Expected<std::optional<CostsInForce>> calibrated_costs(std::string* from, bool report);
 /// The same, or those of the machine file. Returns nothing if a communicator would measure them.
 Expected<std::optional<CostsInForce>> known_costs(std::string* from);

@@ -1,6 +1,7 @@
 // CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow
-// from the schedule's profile and the call's size. The constants describe a machine. They are built in or measured by
-// `rondo calibrate`. The forecast is linear in the constants. Therefore they can be fitted to timings of whole calls.
+// from the schedule's profile and the call's size. The constants describe a machine. They are built in, measured on a
+// new machine (api/machine_probe.h), or measured by `rondo calibrate`. The forecast is linear in the constants.
+// Therefore they can be fitted to timings of whole calls.
 //
 // There are two sets of constants: for one rank per core, and for oversubscribed cores. On oversubscribed cores a wait
 // is a change of rank, and half of the exchanged data stays in a core's own caches.

@@ -13,16 +13,16 @@ struct Observation {
   double measured_ns = 0;
 };
 
-/// Fits constants, none below 1/50 of `prior`, to the observations: least squares of relative errors, in which an error
-/// above 15 % counts less (Huber's weights), with a weak pull towards `prior`: `pull` is its weight for each
-/// observation. Constants that no observation uses keep the prior's value. Constants that always occur together keep
-/// the prior's ratio. Constants that are 0 in `prior` stay 0, and those before `first` do not change. O(iterations *
-/// terms^2), deterministic.
+/// Fits constants to the observations by least squares of relative errors. Errors above 15 % count less (Huber's
+/// weights). No fitted constant is below 1/50 of `prior`. A weak pull draws the constants towards `prior`. `pull` is
+/// its weight for each observation. Constants that no observation uses keep the prior's value. Constants that always
+/// occur together keep the prior's ratio. Constants that are 0 in `prior` stay 0, and those before `first` do not
+/// change. O((rounds * observations + sweeps) * terms^2), deterministic.
 CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior,
                          CostTerm first = CostTerm{0}, double pull = 2e-4);
 
-/// Constants with a greater median_error must not be used. A fit to an idle machine's timings is off by 9 to 14 %
-/// (docs/planner.md), a fit to a busy machine's by 100 %.
+/// Constants with a greater median_error must not be used. A fit of the constants between hosts was off by 9 to 14 % on
+/// an idle machine (docs/planner.md). A fit to the timings of a busy machine was off by 100 %.
 inline constexpr double kMostMedianError = 0.5;
 /// The median of |forecast / measured - 1|.
 double median_error(std::span<const Observation> observations, const CostVector& constants);

@@ -19,8 +19,8 @@
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
 // and on its number in the order of calls (fingerprint_at). If a reader finds its next step with another fingerprint,
-// the ranks disagree: the writer made another call, or the message is from an earlier call. The step number may wrap,
-// because flags are only compared for equality, and a stale flag differs by K.
+// the ranks disagree: the writer made another call, or the message is from an earlier call. The step number may wrap:
+// flags are only compared for equality, and the step in a line's old flag is smaller by K.
 //
 // Other files do the rest: waiting (spin.h), making connections (src/transport), the meaning of messages (src/engine).
 // Thread safety: an end belongs to one thread at a time; in a kernel, the block's barriers are around its calls. For
@@ -124,8 +124,8 @@ class FifoWriter {
   /// Returns true if there is a free line for each of the next n steps. n <= num_lines.
   RONDO_HOST_DEVICE bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
   /// Returns true if there is a free line for one step, and space for `bytes` > 0 of data in the ring. data() is this
-  /// space until post_data. `lap`: the writer uses only so many bytes of the ring if possible, at least enough for
-  /// kRingMessages of the call's longest messages. With a lap as long as the ring it uses the whole ring in turn.
+  /// space until post_data. `lap`: the number of bytes of the ring that the writer uses if possible. It must be enough
+  /// for kRingMessages of the call's longest messages. With a lap as long as the ring it uses the whole ring in turn.
   RONDO_HOST_DEVICE bool room_for(uint32_t bytes, uint32_t lap) {
     return (bytes < kRestartBytes && step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
   }

@@ -169,10 +169,11 @@ bool RemoteFifos::carry(RailSet& rails) {
   return any;
 }
 
-// A credit costs as much as a short message. Therefore it is sent late: after half of the lines, with a ring after
-// kRingMessages, or when the writer may have no space. If data go to the same rank, the credit travels with them at no
-// cost, and beside long messages it costs little: then it goes after half as many. It is sent at once after a message
-// so long that writer and reader should reuse the same part of the ring, which is in their caches.
+// A credit costs as much as a short message. Therefore it is sent late. Without a ring it is sent after half of the
+// lines. With a ring it is sent after kRingMessages, or when the writer may have no space. These numbers are halved if
+// a credit is cheap: if data go to the same rank, it travels with them, and beside long messages it costs little. It is
+// sent at once after a message of kRestartBytes or more that used the ring: writer and reader should then reuse the
+// same part of the ring, which is in their caches.
 bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
@@ -220,7 +221,7 @@ Expected<ReceiveTarget> RemoteFifos::place(const Header& header, const HeaderLin
   if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
     return malformed(rank_, header, bytes);
   const bool claimed = use != PostedReceiveUse::kNo && !let_go_ && r->posted_receive.claim(bytes, line.flag);
-  // The reader of a message that waits is about to post: the next attempt may find its receive.
+  // Let the message wait: its reader will soon post a receive, and the next attempt may find it.
   const bool waits = use == PostedReceiveUse::kSoon && r->used_posted_receive && !claimed && !let_go_;
   if (use != PostedReceiveUse::kComplete) r->used_posted_receive = claimed || waits;
   if (claimed) return ReceiveTarget{r->posted_receive.place(), &r->posted_receive};

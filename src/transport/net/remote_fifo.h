@@ -4,8 +4,8 @@
 //   read counter  (here)  <-----kCredit-----  read counter (there)
 //
 // The engine uses the FIFO protocol on memory of its own process on either side. carry() sends posted messages;
-// arrived() stores received ones, the flag or the counter last. A message contains its step, so the order of arrival
-// does not matter, and its connection's ConnectionKey. A replica is made on first use, by its reader or by its first
+// arrived() stores received ones, the flag or the counter last. A message contains its connection's ConnectionKey and
+// its step. Therefore messages may arrive in any order. A replica is made on first use, by its reader or by its first
 // message.
 //
 // A message is sent from the ring and stays there until its credit arrives. One credit serves several messages
@@ -60,18 +60,19 @@ class RemoteFifos {
   RemoteFifos& operator=(const RemoteFifos&) = delete;
 
   uint32_t longest_message_bytes() const { return layout_.longest_message_bytes; }
-  /// Equal on all ranks; before the first connection.
+  /// Call it before the first connection is opened, with the same value on all ranks.
   void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. If this rank also writes it: the writer's FIFO, once it exists.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
 
-  /// Proxied connections: sends from, or stores into, the views from now on; the first one is channel key.channel + 1.
+  /// For proxied connections: from now on, this object sends from these views or stores into them. The first view is
+  /// channel key.channel + 1.
   void adopt_writer(ConnectionKey key, std::span<const FifoView> channels, std::span<const Rank> readers);
   void adopt_reader(ConnectionKey key, std::span<const FifoView> channels);
 
-  /// For open connections: the zero-copy sends and the posted receive; nullptr: only the ring.
+  /// Return an open connection's zero-copy sends or posted receive; nullptr if it uses only the ring.
   ZeroCopySend* zero_copy_sends(const ConnectionKey& key);
   PostedReceive* posted_receive(const ConnectionKey& key);
   /// Disables posted receives.
@@ -82,7 +83,7 @@ class RemoteFifos {
   /// Sends all pending credits, or only those that are due; true if there were any.
   enum class Credits : uint8_t { kDue, kAll };
   bool send_credits(RailSet& rails, Credits which);
-  /// True when carry() would send.
+  /// Returns true if a posted message has not been sent. Ignores credits.
   bool has_unsent() const;
 
   /// The destination of a kData message. Errors: as arrived().
