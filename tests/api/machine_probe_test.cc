@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "api/communicator_impl.h"
 #include "base/error.h"
@@ -85,6 +87,27 @@ TEST(MachineProbe, TheFirstCommunicatorMeasures) {
     EXPECT_EQ(first, **kept);
   }
   EXPECT_EQ(costs_of({}), first);  // not measured again
+}
+
+TEST(MachineProbe, RanksThatJoinUseRankZeros) {
+  const Folder folder;
+  const EnvironmentVariable home("HOME", folder.path()), config("XDG_CONFIG_HOME", ""), no_file("RONDO_CONFIG", "");
+  const EnvironmentVariable cache("XDG_CACHE_HOME", folder.path()), probe("RONDO_PROBE", "on");
+  for (const int nranks : {1, 3}) {
+    const Expected<UniqueId> id = Communicator::make_unique_id();
+    ASSERT_TRUE(id.ok()) << id.status().to_string();
+    std::vector<CostModel> costs(static_cast<size_t>(nranks));
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < nranks; ++r)
+      ranks.emplace_back([&, r] {
+        const auto comm = Communicator::init_rank(nranks, *id, r);
+        ASSERT_TRUE(comm.ok()) << comm.status().to_string();
+        costs[static_cast<size_t>(r)] = impl_of(**comm).planner().settings().costs;
+      });
+    for (std::thread& t : ranks) t.join();
+    const CostModel expected = nranks == 1 ? built_in_costs() : costs_of_this_machine()->costs;
+    for (const CostModel& c : costs) EXPECT_EQ(c, expected);
+  }
 }
 
 }  // namespace
