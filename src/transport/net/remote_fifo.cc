@@ -11,8 +11,7 @@
 namespace rondo::net {
 namespace {
 
-constexpr uint32_t kMostLines = 16;         // in one message
-constexpr uint64_t kLongBytes = 32 * 1024;  // of a message, beside which a credit costs little
+constexpr uint32_t kMostLines = 16;  // in one message
 
 uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
 
@@ -169,11 +168,10 @@ bool RemoteFifos::carry(RailSet& rails) {
   return any;
 }
 
-// A credit costs as much as a short message. Therefore it is sent late. Without a ring it is sent after half of the
-// lines. With a ring it is sent after kRingMessages, or when the writer may have no space. These numbers are halved if
-// a credit is cheap: if data go to the same rank, it travels with them, and beside long messages it costs little. It is
-// sent at once after a message of kRestartBytes or more that used the ring: writer and reader should then reuse the
-// same part of the ring, which is in their caches.
+// A credit costs as much as a short message. Therefore it is sent late: without a ring after half of the lines, with a
+// ring after kRingMessages, or when the writer may have no space. If data go to the same rank, it travels with them and
+// is sent after half as many messages. It is sent at once after a message of kRestartBytes or more that used the ring:
+// writer and reader should then reuse the same part of the ring, which is in their caches.
 bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   has_data_for_.assign(has_data_for_.size(), false);
   for (const auto& o : outgoing_)
@@ -183,9 +181,10 @@ bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
     if (read == r->credited_steps) continue;
     const bool at_once = which == Credits::kAll || (r->last_bytes >= kRestartBytes && !r->used_posted_receive);
-    const bool cheap = has_data_for_[static_cast<size_t>(r->key.writer)] || r->last_bytes >= kLongBytes;
     const uint32_t late = r->key.inline_only ? r->view.num_lines / 2 : kRingMessages;
-    if (!at_once && read - r->credited_steps < (cheap ? late / 2 : late) && !r->writer_may_lack_space(read)) continue;
+    const bool with_data = has_data_for_[static_cast<size_t>(r->key.writer)];
+    if (!at_once && read - r->credited_steps < (with_data ? late / 2 : late) && !r->writer_may_lack_space(read))
+      continue;
     rails.send_copy(r->key.writer, header_of(MessageKind::kCredit, r->key, read), nullptr, 0);
     r->credited_steps = read;
     any = true;
@@ -193,10 +192,10 @@ bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
   return any;
 }
 
-// The ring has space for kRingMessages + 1 of the longest messages, in at most two pieces. Therefore a writer has space
-// while fewer than kRingMessages are uncredited. But a writer that has gone back to the ring's beginning has only the
-// space before the first uncredited message. That should be enough for two messages, because in a ring algorithm a rank
-// sends its next message before it reads.
+// The ring has space for kRingMessages + 1 of the longest messages, in at most two pieces. In a ring algorithm a rank
+// sends its next messages before it reads. Therefore a credit is due when four of these nine are uncredited. A writer
+// that has gone back to the ring's beginning has only the space before the first uncredited message. That should be
+// enough for two messages.
 bool RemoteFifos::Replica::writer_may_lack_space(uint64_t read) const {
   if (view.data == nullptr) return false;
   const auto place_of = [&](uint64_t step) {
@@ -205,7 +204,9 @@ bool RemoteFifos::Replica::writer_may_lack_space(uint64_t read) const {
     return at;
   };
   const DataPlace first = place_of(credited_steps), last = place_of(read - 1);
-  return last.offset < first.offset || (first.offset != 0 && first.offset < 2 * place_bytes(last.bytes));
+  if (last.offset < first.offset) return true;
+  const uint32_t bytes = place_bytes(last.bytes), uncredited = last.offset - first.offset + bytes;
+  return (first.offset != 0 && first.offset < 2 * bytes) || uncredited >= view.data_bytes / (kRingMessages + 1) * 4;
 }
 
 bool RemoteFifos::has_unsent() const {
