@@ -264,25 +264,32 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Moves one Inline message: combines the sources line by line, and stores the result in dst and in the lines to send,
-// without their flags.
+// Moves one Inline message: combines the sources, and stores the result in dst and in the lines to send, without their
+// flags. Data of several lines is first copied from the lines, or into the lines at the end, because a kernel's call
+// costs more than these copies.
 void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const Program& p = *op.program;
   const std::byte* src = own_source(op, s, skip);
   std::byte* dst = own_sink(op, s, skip);
-  if (s.copies) return copy_lines(s, src, src != dst ? dst : nullptr, num_elems * p.wire_bytes);
-  const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
-  for (uint32_t k = 0; num_elems != 0; ++k) {
-    const uint64_t n = std::min(line_elems, num_elems);
-    const uint32_t num_src = gather(s, src, [&](size_t i) { return s.recv[i]->fifo.line(k); });
-    uint32_t num_dst = 0;
-    if (dst != nullptr) sinks_[num_dst++] = dst;
-    for (WritePort* w : s.send) sinks_[num_dst++] = w->fifo.line(k);
-    run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
-    if (src != nullptr) src += n * p.elem_bytes[static_cast<int>(s.src_buffer)];
-    if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
-    num_elems -= n;
-  }
+  const uint64_t bytes = num_elems * p.wire_bytes;
+  if (s.copies) return copy_lines(s, src, src != dst ? dst : nullptr, bytes);
+  const bool one_line = bytes <= kLinePayloadBytes;
+  if (!one_line) lines_.resize(std::max(lines_.size(), s.recv.size() + 1));
+  const uint32_t num_src = gather(s, src, [&](size_t i) -> const std::byte* {
+    const FifoReader<HostMem>& from = s.recv[i]->fifo;
+    if (one_line) return from.line(0);
+    std::byte* const to = lines_[i].bytes;
+    for (uint32_t k = 0; k * kLinePayloadBytes < bytes; ++k)
+      std::memcpy(to + k * kLinePayloadBytes, from.line(k), kLinePayloadBytes);
+    return to;
+  });
+  uint32_t num_dst = 0;
+  if (dst != nullptr) sinks_[num_dst++] = dst;
+  if (one_line)
+    for (WritePort* w : s.send) sinks_[num_dst++] = w->fifo.line(0);
+  else if (!s.send.empty()) sinks_[num_dst++] = lines_.back().bytes;
+  run_kernel(op, s, num_src, num_dst, num_elems, dst != nullptr);
+  if (!one_line) copy_lines(s, lines_.back().bytes, nullptr, bytes);
 }
 
 // Moves a message: combines the step's own data and the received messages, stores the result, and sends it on. Data

@@ -180,6 +180,10 @@ class Executor {
   std::vector<std::byte*> into_;      // its messages in the rings, and the peers' buffers of a direct step
   std::vector<const void*> sources_;  // of the kernel, in the order of addition
   std::vector<void*> sinks_;
+  struct alignas(64) InlineData {
+    std::byte bytes[kMaxInlineBytes];
+  };
+  std::vector<InlineData> lines_;  // data of the received Inline messages, and of the message to send
   struct alignas(4096) Page {  // vectors of copies and kernels do not straddle cache lines in it
     std::byte bytes[4096];
   };
