@@ -432,16 +432,25 @@ bool Executor::pull(Operation& op, Source& from, uint64_t first_byte, uint64_t b
   return blocked(WaitReason::kData);
 }
 
-bool Executor::step_once(Operation& op, const ProgramStep& s) {
-  if (s.once_steps == 0) return true;
+bool Executor::step_once(Operation& op, const OnceStep& step) {
+  const ProgramStep& s = *step.step;
+  const uint32_t fingerprint = op.fingerprint(s);
   for (ReadPort* r : s.recv)
-    if (r->fifo.arrived(s.once_steps, op.fingerprint(s)) != Arrival::kReady &&
-        !ready(op, s, s.once_steps))  // finds the reason and connects; the message may have arrived meanwhile
+    if (r->fifo.arrived(s.once_steps, fingerprint) != Arrival::kReady &&
+        !ready(op, s, s.once_steps, s.once_bytes))  // finds the reason and connects; it may have arrived meanwhile
       return false;
   for (WritePort* w : s.send)
-    if (!w->fifo.room(s.once_steps)) return blocked(WaitReason::kRoom);
-  fill_lines(op, s, 0, s.once_elems);
-  for (WritePort* w : s.send) w->post(s.once_steps, op.fingerprint(s));
+    if (!w->room_for(s.once_steps, s.once_bytes, op.program->lap_bytes)) return blocked(WaitReason::kRoom);
+  if (s.once_bytes == 0) {
+    fill_lines(op, s, 0, s.once_elems);
+    for (WritePort* w : s.send) w->post(s.once_steps, fingerprint);
+  } else {
+    into_.clear();
+    for (WritePort* w : s.send) into_.push_back(w->fifo.data());
+    combine_part(op, s, {own_source(op, s, 0), own_sink(op, s, 0), 0, s.once_elems},
+                 [&](size_t i) { return s.recv[i]->fifo.data(); });
+    for (WritePort* w : s.send) w->post_data(s.once_bytes, fingerprint);
+  }
   for (ReadPort* r : s.recv) r->release(s.once_steps);
   return true;
 }

@@ -98,8 +98,8 @@ class Executor {
   }
   /// step_once executes a step of a program in `once` form, without lane bookkeeping. If is_traced(), call begin_once()
   /// before the first step, and step_once_traced for each.
-  bool step_once(Operation& op, const ProgramStep& s);
-  bool step_once_traced(Operation& op, const ProgramStep& s);
+  bool step_once(Operation& op, const OnceStep& step);
+  bool step_once_traced(Operation& op, const OnceStep& step);
   void begin_once() { trace_->begin_operation(); }
   bool is_traced() const { return trace_ != nullptr; }
   /// Records every following instruction in `trace`; nullptr ends this. The caller owns the trace.

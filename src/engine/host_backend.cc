@@ -85,7 +85,7 @@ Status HostBackend::submit(std::span<Call> calls) {
         return not_started(c.shape, planned.status());
       blocking_.reset();
       fill(c, **planned.value(), blocking_);
-      if (!blocking_.program->once || !queue_.may_run_once()) return run_alone();
+      if (blocking_.program->once.empty() || !queue_.may_run_once()) return run_alone();
       return queue_.executor_.is_traced() ? run_once<true>() : run_once<false>();
     }
   }
@@ -105,25 +105,25 @@ Status HostBackend::run_once() {
   queue_.number(op);
   if (kTraced) executor.begin_once();
   constexpr auto step = kTraced ? &Executor::step_once_traced : &Executor::step_once;
-  for (size_t i = 0; i < p.lanes.size(); ++i) {
-    if (i + 1 == p.lanes.size() && i != 0) queue_.announce(op);  // the messages that others wait for are sent
-    for (const ProgramStep& s : p.lanes[i]) {
-      if ((executor.*step)(op, s)) {
-        // No rank waits for this one, and the message had arrived. Perhaps the next operation's has arrived too.
-        if (p.writes.empty())
-          for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
-        continue;
-      }
-      for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
-      op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
-      do {
-        if (!spin.idle(executor.missing())) return queue_.failure();
-        executor.forget_missing();
-      } while (!(executor.*step)(op, s));
-      spin.moved();
+  for (const OnceStep& at : p.once) {
+    const ProgramStep& s = *at.step;
+    // The messages that others wait for are sent.
+    if (!s.recv.empty() && &at != p.once.data()) queue_.announce(op);
+    if ((executor.*step)(op, at)) {
+      // No rank waits for this one, and the message had arrived. Perhaps the next operation's has arrived too.
+      if (p.writes.empty())
+        for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
+      continue;
     }
+    for (uint32_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < at.lane ? uint64_t{1} : 0};
+    op.lanes[at.lane].pc = at.pc;  // for the diagnosis
+    do {
+      if (!spin.idle(executor.missing())) return queue_.failure();
+      executor.forget_missing();
+    } while (!(executor.*step)(op, at));
+    spin.moved();
   }
-  if (p.lanes.size() == 1) queue_.announce(op);
+  queue_.announce(op);
   queue_.alone_ = nullptr;
   queue_.finish(op);
   return {};

@@ -81,20 +81,18 @@ bool Executor::step_traced(Operation& op, uint32_t lane) {
   return true;
 }
 
-bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
-  uint32_t lane = 0;  // `once` programs step single instructions, so find the lane
-  auto holds = [&](const ProgramLane& l) { return &s >= l.data() && &s < l.data() + l.size(); };
-  while (!holds(op.program->lanes[lane])) ++lane;
-  const Before before = look(*op.program, s, lane, 0);
+bool Executor::step_once_traced(Operation& op, const OnceStep& step) {
+  const Before before = look(*op.program, *step.step, step.lane, 0);
   // Reading the ticks costs as much as the rest of a record. An instruction that follows directly begins at the end of
   // the previous one.
-  const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks() : 0;
+  LaneWait& wait = op.waits[step.lane];
+  const uint64_t last_ticks = wait.reason == WaitReason::kNone ? trace_->last_ticks() : 0;
   const uint64_t ready_ticks = last_ticks != 0 ? last_ticks : ticks();
-  if (!step_once(op, s)) {
-    op.waits[lane].blocked(blocked_by_, ready_ticks);
+  if (!step_once(op, step)) {
+    wait.blocked(blocked_by_, ready_ticks);
     return false;
   }
-  if (s.once_steps != 0) record(*trace_, op, before, ready_ticks);
+  record(*trace_, op, before, ready_ticks);
   return true;
 }
 

@@ -46,7 +46,7 @@ class Compiler {
     for (ProgramLane& lane : p_.lanes)
       for (size_t pc = lane.size(); pc-- > 1;)
         if (only_receives(lane[pc])) lane[pc - 1].further_receives = lane[pc].further_receives + 1;
-    recognise_once();
+    add_once();
     return {};
   }
 
@@ -156,17 +156,24 @@ class Compiler {
     return c == Collective::kReduceScatter || c == Collective::kReduce;
   }
 
-  void recognise_once() {
-    p_.once = p_.num_loops == 1 && p_.protocol == Protocol::kInline && p_.scratch_bytes == 0;
-    for (size_t i = 0; i < p_.lanes.size(); ++i)
-      for (ProgramStep& step : p_.lanes[i]) {
-        const bool last_lane = i + 1 == p_.lanes.size();
-        const bool waits_ahead = step.verb == Verb::kWait && step.wait_lane >= i;
-        if (waits_ahead || step.is(kFlagDirect) || (!last_lane && !step.recv.empty()))
-          p_.once = false;
-        step.once_elems = static_cast<uint32_t>(step.src.num_elems);
-        step.once_steps = step.is(kFlagCredit) ? 1 : p_.steps_of_message(step.src.num_elems);
+  void add_once() {
+    bool may = !p_.direct && p_.num_loops == 1 && p_.scratch_bytes == 0;
+    // With several lanes, everything is sent before the first receive. Then all messages must fit into their FIFOs.
+    for (const auto& [port, steps] : p_.writes)
+      may &=
+          p_.lanes.size() == 1 || steps <= (p_.protocol == Protocol::kInline ? port->fifo.num_lines() : kRingMessages);
+    for (uint32_t i = 0; i < p_.lanes.size(); ++i)
+      for (uint32_t pc = 0; pc < p_.lanes[i].size(); ++pc) {
+        ProgramStep& s = p_.lanes[i][pc];
+        const bool is_credit = s.is(kFlagCredit);
+        s.once_elems = static_cast<uint32_t>(s.src.num_elems);
+        s.once_steps = is_credit ? 1 : s.src.num_elems == 0 ? 0 : p_.steps_of_message(s.src.num_elems);
+        s.once_bytes = is_credit ? 0 : p_.ring_bytes_of_message(s.src.num_elems);
+        may &= (s.verb != Verb::kWait || s.wait_lane < i) && (s.recv.empty() || i + 1 == p_.lanes.size()) &&
+               s.once_bytes < WritePort::kLeastPulledBytes;
+        if (s.once_steps != 0) p_.once.push_back({&s, i, pc});
       }
+    if (!may) p_.once.clear();
   }
 
   // Counts the steps of a whole operation on the ends that `step` uses.

@@ -40,7 +40,8 @@ struct ProgramStep {
   uint16_t further_receives;             // number of directly following steps in its lane that only receive messages
   int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces and lower()
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
-  uint32_t once_elems, once_steps;       // for programs in `once` form: the whole message; no steps: nothing to do
+  // For programs in `once` form: the whole message. once_bytes: of a Simple message.
+  uint32_t once_elems, once_steps, once_bytes;
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
   std::vector<Rank> recv_peers, send_peers;  // for direct steps and credits
@@ -50,6 +51,12 @@ struct ProgramStep {
 };
 
 using ProgramLane = std::vector<ProgramStep>;
+
+/// A step of the `once` form, and where it is in the program. Steps without a message are left out.
+struct OnceStep {
+  const ProgramStep* step;
+  uint32_t lane, pc;
+};
 
 /// The choices of a plan besides the algorithm.
 struct ProgramShape {
@@ -94,10 +101,10 @@ struct Program {
   bool direct;          // its first credits carry addresses
   bool pushes;          // writes into the peers' buffers: they must be mapped (reading also works by copies)
   std::vector<ProgramLane> lanes;
-  // True for small messages: inline, one loop, no direct steps, waits only for earlier lanes, and only the last lane
-  // receives. The lanes run one after the other, each to its end. Waits are then always satisfied, and everything is
-  // sent before the first receive.
-  bool once = false;
+  // The `once` form of a program for short messages; empty if it has none. Such a program has one loop, is not direct,
+  // waits only for earlier lanes, and only its last lane receives. The lanes run one after the other, each to its end.
+  // Waits are then always satisfied, and everything is sent before the first receive.
+  std::vector<OnceStep> once;
   uint64_t scratch_bytes = 0;
   uint32_t lap_bytes = 0;  // Simple: the range of its messages in each ring (protocol/fifo.h)
   // Ends of connections in use, and the steps of one operation on each.

@@ -140,6 +140,31 @@ const Algorithm& star() {
   return *a;
 }
 
+/// One lane sends many chunks while another receives. Therefore the proof needs space for one message only.
+constexpr int kExchangedChunks = 33;
+void exchange() {
+  static const Status status = [] {
+    Algorithm a = kStar;
+    a.name = "exchange";
+    a.record = [](Recorder& p, Rank rank, int nranks, Rank) {
+      p.chunks(kExchangedChunks, kExchangedChunks);
+      PortSet others;
+      for (Rank r = 0; r < nranks; ++r)
+        if (r != rank) others.push_back({r, 0});
+      p.lane(0);
+      for (uint16_t c = 0; c < kExchangedChunks; ++c) p.send(in(c), others);
+      p.lane(1);
+      for (uint16_t c = 0; c < kExchangedChunks; ++c) {
+        p.wait(0, c);
+        p.recv_reduce_copy(others, in(c), out(c), own_after(rank), Sum::kFinal);
+      }
+    };
+    a.cost = [](int nranks) { return Cost{1, nranks - 1, 1}; };
+    return register_algorithm(a);
+  }();
+  ASSERT_TRUE(status.ok()) << status.to_string();
+}
+
 TEST(OwnAlgorithm, IsARowLikeAnyOther) {
   const Algorithm& a = star();
   EXPECT_EQ(&a, &all_algorithms().back());
@@ -175,6 +200,7 @@ TEST(OwnAlgorithm, ThreadsMayRegisterAtOnce) {
 
 TEST(OwnAlgorithm, RunsWhenACallNamesIt) {  // as processes: tests/tools/plugin_test.cc
   star();
+  exchange();
   for (int nranks : {1, 2, 3, 5, 9})
     testing::spawn_threads(nranks, [](Communicator& comm) {
       for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{1000}, uint64_t{100000}}) {
@@ -188,6 +214,23 @@ TEST(OwnAlgorithm, RunsWhenACallNamesIt) {  // as processes: tests/tools/plugin_
         for (uint64_t i = 0; i < count; ++i)
           ASSERT_EQ(data[i], n * static_cast<int32_t>(i) * 3 + n * (n - 1) / 2 * 1000) << i;
       }
+    });
+}
+
+TEST(OwnAlgorithm, MaySendMoreMessagesThanHaveSpaceWhileItReceives) {
+  exchange();
+  for (const int nranks : {2, 3})
+    testing::spawn_threads(nranks, [](Communicator& comm) {
+      for (const uint64_t chunk_bytes : {8, 100, 1000, 20'000})  // inline and in rings
+        for (int call = 0; call < 20; ++call) {
+          std::vector<int32_t> data(kExchangedChunks * chunk_bytes / sizeof(int32_t), 1 + comm.rank() + call);
+          CallOptions options;
+          options.algorithm = "exchange";
+          const Status s = comm.all_reduce(data.data(), data.data(), data.size(), Dtype::kInt32, Op::kSum, &options);
+          ASSERT_TRUE(s.ok()) << s.to_string();
+          const int n = comm.size();
+          ASSERT_EQ(data, std::vector<int32_t>(data.size(), n * (n + 1) / 2 + n * call));
+        }
     });
 }
 

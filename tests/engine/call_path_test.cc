@@ -117,7 +117,7 @@ const uint64_t* next_flag(CommunicatorImpl& impl) {
   const auto planned = impl.planner().plan({Collective::kAllReduce, 1, 0, Dtype::kFloat64, Op::kSum});
   EXPECT_TRUE(planned.ok());
   const Program& program = *(**planned.value()).program;
-  EXPECT_TRUE(program.once);
+  EXPECT_FALSE(program.once.empty());
   const auto& fifo = program.writes.at(0).first->fifo;
   const HeaderLine& line = fifo.view().lines[fifo.step() & (fifo.num_lines() - 1)];
   impl.unlock();
