@@ -76,7 +76,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
-  announce(*op);  // so that the others see that it runs; a program of one lane posts itself only at its end
+  announce(*op);  // so that the others see that it runs: in `once` form it may not have posted itself
   auto end = [&](StatusCode code, const std::string& text, const Status& cause = {}) {
     page_.note_waits(waits_of(*op), StatusPage::kForGood);
     const Status status(code, text);

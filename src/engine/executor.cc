@@ -110,8 +110,12 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
     if (oversubscribed_) look_ahead(op, s);
     return blocked(WaitReason::kData);
   }
+  return has_space(s, steps, ring_bytes, op.program->lap_bytes);
+}
+
+bool Executor::has_space(const ProgramStep& s, uint32_t steps, uint32_t ring_bytes, uint32_t lap_bytes) {
   for (WritePort* w : s.send)
-    if (!w->room_for(steps, ring_bytes, op.program->lap_bytes)) {
+    if (!w->room_for(steps, ring_bytes, lap_bytes)) {
       for (const Doorbell* reader : w->reader_bells) note_missing(reader);
       return blocked(WaitReason::kRoom);
     }
@@ -265,8 +269,8 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
 }
 
 // Moves one Inline message: combines the sources, and stores the result in dst and in the lines to send, without their
-// flags. Data of several lines is first copied from the lines, or into the lines at the end, because a kernel's call
-// costs more than these copies.
+// flags. If a message has several lines, the kernel reads and writes contiguous copies of their data. One call of a
+// kernel and these copies are faster than a call for each line.
 void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const Program& p = *op.program;
   const std::byte* src = own_source(op, s, skip);
@@ -439,8 +443,7 @@ bool Executor::step_once(Operation& op, const OnceStep& step) {
     if (r->fifo.arrived(s.once_steps, fingerprint) != Arrival::kReady &&
         !ready(op, s, s.once_steps, s.once_bytes))  // finds the reason and connects; it may have arrived meanwhile
       return false;
-  for (WritePort* w : s.send)
-    if (!w->room_for(s.once_steps, s.once_bytes, op.program->lap_bytes)) return blocked(WaitReason::kRoom);
+  if (!has_space(s, s.once_steps, s.once_bytes, op.program->lap_bytes)) return false;
   if (s.once_bytes == 0) {
     fill_lines(op, s, 0, s.once_elems);
     for (WritePort* w : s.send) w->post(s.once_steps, fingerprint);

@@ -135,6 +135,7 @@ class Executor {
     return false;
   }
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
+  bool has_space(const ProgramStep& s, uint32_t steps, uint32_t ring_bytes, uint32_t lap_bytes);
   void note_missing(const Doorbell* whose);
   static void note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from);
   void look_ahead(const Operation& op, const ProgramStep& s);

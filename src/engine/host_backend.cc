@@ -92,7 +92,7 @@ Status HostBackend::submit(std::span<Call> calls) {
   return submit_all(calls);  // after the asynchronous operations in progress
 }
 
-// Runs a program in `once` form: one pass over the lanes without bookkeeping. This is the path of a small message.
+// Runs a program in `once` form: one pass over the lanes without bookkeeping.
 template <bool kTraced>
 Status HostBackend::run_once() {
   Operation& op = blocking_;
@@ -107,7 +107,7 @@ Status HostBackend::run_once() {
   constexpr auto step = kTraced ? &Executor::step_once_traced : &Executor::step_once;
   for (const OnceStep& at : p.once) {
     const ProgramStep& s = *at.step;
-    // The messages that others wait for are sent.
+    // It adds no latency here: the first messages are sent, and this rank may have to wait.
     if (!s.recv.empty() && &at != p.once.data()) queue_.announce(op);
     if ((executor.*step)(op, at)) {
       // No rank waits for this one, and the message had arrived. Perhaps the next operation's has arrived too.

@@ -1,6 +1,7 @@
 #include "plan/program.h"
 
 #include <algorithm>
+#include <map>
 
 namespace rondo {
 namespace {
@@ -158,21 +159,22 @@ class Compiler {
 
   void add_once() {
     bool may = !p_.direct && p_.num_loops == 1 && p_.scratch_bytes == 0;
-    // With several lanes, everything is sent before the first receive. Then all messages must fit into their FIFOs.
-    for (const auto& [port, steps] : p_.writes)
-      may &=
-          p_.lanes.size() == 1 || steps <= (p_.protocol == Protocol::kInline ? port->fifo.num_lines() : kRingMessages);
-    for (uint32_t i = 0; i < p_.lanes.size(); ++i)
+    std::map<const WritePort*, uint32_t> sent_first;  // steps of the lanes before the last
+    for (uint32_t i = 0; i < p_.lanes.size(); ++i) {
+      const bool is_last = i + 1 == p_.lanes.size();
       for (uint32_t pc = 0; pc < p_.lanes[i].size(); ++pc) {
         ProgramStep& s = p_.lanes[i][pc];
         const bool is_credit = s.is(kFlagCredit);
         s.once_elems = static_cast<uint32_t>(s.src.num_elems);
         s.once_steps = is_credit ? 1 : s.src.num_elems == 0 ? 0 : p_.steps_of_message(s.src.num_elems);
         s.once_bytes = is_credit ? 0 : p_.ring_bytes_of_message(s.src.num_elems);
-        may &= (s.verb != Verb::kWait || s.wait_lane < i) && (s.recv.empty() || i + 1 == p_.lanes.size()) &&
-               s.once_bytes < WritePort::kLeastPulledBytes;
+        may &= (s.verb != Verb::kWait || s.wait_lane < i) && (s.recv.empty() || is_last);
+        for (const WritePort* w : s.send)
+          if (!is_last)
+            may &= (sent_first[w] += s.once_steps) <= (s.once_bytes == 0 ? w->fifo.num_lines() : kRingMessages);
         if (s.once_steps != 0) p_.once.push_back({&s, i, pc});
       }
+    }
     if (!may) p_.once.clear();
   }
 

@@ -40,7 +40,7 @@ struct ProgramStep {
   uint16_t further_receives;             // number of directly following steps in its lane that only receive messages
   int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces and lower()
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
-  // For programs in `once` form: the whole message. once_bytes: of a Simple message.
+  // For the `once` form: the whole message. once_bytes: in the ring; 0 for Inline messages and credits.
   uint32_t once_elems, once_steps, once_bytes;
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
@@ -101,9 +101,9 @@ struct Program {
   bool direct;          // its first credits carry addresses
   bool pushes;          // writes into the peers' buffers: they must be mapped (reading also works by copies)
   std::vector<ProgramLane> lanes;
-  // The `once` form of a program for short messages; empty if it has none. Such a program has one loop, is not direct,
-  // waits only for earlier lanes, and only its last lane receives. The lanes run one after the other, each to its end.
-  // Waits are then always satisfied, and everything is sent before the first receive.
+  // The `once` form: the steps with a message, lane by lane, each lane to its end. A program has it if it has one loop
+  // and no scratch, is not direct, waits only for earlier lanes, receives only in its last lane, and if the messages of
+  // the other lanes fit into their FIFOs. Then no step waits for a later one. Otherwise it is empty.
   std::vector<OnceStep> once;
   uint64_t scratch_bytes = 0;
   uint32_t lap_bytes = 0;  // Simple: the range of its messages in each ring (protocol/fifo.h)

@@ -25,8 +25,7 @@ struct WritePort {
   std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
   uint64_t reserved = 0;                // the step after those of all started operations
   // A message may stay in its buffer in one of two ways: the transport sends it from there, or its readers pull it.
-  static constexpr uint32_t kLeastZeroCopyBytes = 4096;     // copying shorter ones is faster
-  static constexpr uint32_t kLeastPulledBytes = 32 * 1024;  // copying shorter ones is faster
+  static constexpr uint32_t kLeastZeroCopyBytes = 4096;  // copying shorter ones is faster
   ZeroCopySend* zero_copy_sends = nullptr;  // by line; nullptr: the transport cannot
   bool sends_by_address = false;            // readers can pull, and none has refused so far
   const std::byte* source = nullptr;        // data of the message that is posted next; nullptr: in the ring
@@ -40,6 +39,7 @@ struct WritePort {
   /// Chooses where the next message is. Returns its place in the ring; nullptr if it stays at `data`, which must then
   /// be complete before PortTable::post_data. `data` is nullptr if it cannot stay. `adds`: the readers add the message.
   std::byte* place(const std::byte* data, uint32_t bytes, bool adds) {
+    constexpr uint32_t kLeastPulledBytes = 32 * 1024;  // copying shorter ones is faster
     // A pull is faster only for sums. Readers of a gather copy the data anyway, and write it far from their caches.
     const bool stays = data != nullptr && bytes >= kLeastZeroCopyBytes &&
                        (zero_copy_sends != nullptr ? !zero_copy_send(fifo.step()).is_out()  // out: use the ring

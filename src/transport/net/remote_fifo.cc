@@ -193,9 +193,9 @@ bool RemoteFifos::send_credits(RailSet& rails, Credits which) {
 }
 
 // The ring has space for kRingMessages + 1 of the longest messages, in at most two pieces. In a ring algorithm a rank
-// sends its next messages before it reads. Therefore a credit is due when four of these nine are uncredited. A writer
-// that has gone back to the ring's beginning has only the space before the first uncredited message. That should be
-// enough for two messages.
+// sends its next messages before it reads. Therefore a credit is due when four ninths of the ring are uncredited. A
+// writer that has gone back to the ring's beginning has only the space before the first uncredited message. That should
+// be enough for two messages.
 bool RemoteFifos::Replica::writer_may_lack_space(uint64_t read) const {
   if (view.data == nullptr) return false;
   const auto place_of = [&](uint64_t step) {
