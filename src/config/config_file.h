@@ -31,8 +31,9 @@ constexpr size_t kMaxConfigLineBytes = 4096;
 /// Removes the blanks at both ends.
 std::string_view trim(std::string_view s);
 
-/// Returns all entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line of another
-/// form, for a key that occurs twice, and for more than kMaxConfigBytes. O(bytes * log lines).
+/// Returns all entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line of another form
+/// or of more than kMaxConfigLineBytes, and for a key that occurs twice; "<name>: ..." for more than kMaxConfigBytes.
+/// O(bytes * log lines).
 Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string_view name);
 
 }  // namespace rondo

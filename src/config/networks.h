@@ -1,6 +1,7 @@
 // The networks between hosts, by name. RONDO_TRANSPORT=shm+NAME uses shared memory between ranks of one host and the
 // network between hosts; RONDO_TRANSPORT=NAME uses it between all ranks. The code of each is in transport/NAME/, and
-// transport/net/network.h describes a row. RONDO_TRANSPORT=auto takes the first row that all hosts prefer.
+// transport/net/network.h describes a row. With RONDO_TRANSPORT=auto, the network between hosts is the first row that
+// all ranks prefer.
 #pragma once
 
 #define RONDO_NETWORKS(X) \

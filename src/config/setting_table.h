@@ -36,7 +36,7 @@ struct Blocks {
 
 struct SettingRow {
   enum class Kind : uint8_t { kSeconds, kNumber, kBytes, kBlocks, kSwitch, kChoice, kText, kSecret, kAlgorithm };
-  enum class Where : uint8_t { kProcess, kAnywhere };
+  enum class Where : uint8_t { kProcess, kFile, kAnywhere };
   enum class Ranks : uint8_t { kOwn, kFirst, kEqual };
   std::string_view key;
   Kind kind;

@@ -16,6 +16,7 @@
 namespace rondo {
 namespace {
 
+constexpr const char* kStruct = "struct";  // the source of a rondo_config's values
 constexpr const char* kSystemFile = "/etc/rondo.conf";
 constexpr const char* kUserFile = "/.config/rondo.conf";  // below HOME
 
@@ -89,12 +90,12 @@ Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const 
   return v;
 }
 
-Status SettingValues::add_struct(std::string_view text) { return add_lines(text, "config.settings", "struct"); }
+Status SettingValues::add_struct(std::string_view text) { return add_lines(text, "config.settings", kStruct); }
 
 Status SettingValues::add_config(std::string_view lines, double deadline_s, double init_deadline_s) {
   RONDO_TRY(add_struct(lines));
-  if (deadline_s > 0) set("timeout_s", fmt::format("{}", deadline_s), "struct");
-  if (init_deadline_s > 0) set("init_timeout_s", fmt::format("{}", init_deadline_s), "struct");
+  if (deadline_s > 0) set("timeout_s", fmt::format("{}", deadline_s), kStruct);
+  if (init_deadline_s > 0) set("init_timeout_s", fmt::format("{}", init_deadline_s), kStruct);
   return {};
 }
 
@@ -110,6 +111,11 @@ Status SettingValues::add_lines(std::string_view text, const std::string& name, 
     if (row->where == SettingRow::Where::kProcess)
       return invalid_argument("{}: {} is a setting of the process: set {} in the environment", place, e.key,
                               variable_of(e.key));
+    if (row->where == SettingRow::Where::kFile && from == kStruct)
+      return invalid_argument(
+          "{}: {} is needed before a communicator has a config: set {} in the environment, or {} in "
+          "a configuration file",
+          place, e.key, variable_of(e.key), e.key);
     RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, row->shown(e.value))));
     set(e.key, e.value, from.empty() ? place : from);
   }
