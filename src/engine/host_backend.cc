@@ -107,10 +107,11 @@ Status HostBackend::run_once() {
   constexpr auto step = kTraced ? &Executor::step_once_traced : &Executor::step_once;
   for (const OnceStep& at : p.once) {
     const ProgramStep& s = *at.step;
-    // It adds no latency here: the first messages are sent, and this rank may have to wait.
+    // announce() adds no latency here, because the first messages are already sent and this rank may have to wait.
     if (!s.recv.empty() && &at != p.once.data()) queue_.announce(op);
     if ((executor.*step)(op, at)) {
-      // No rank waits for this one, and the message had arrived. Perhaps the next operation's has arrived too.
+      // This rank only receives, and the message had already arrived. The next operation's message may have arrived
+      // too.
       if (p.writes.empty())
         for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
       continue;
@@ -274,12 +275,18 @@ Expected<double> HostBackend::forecast_us(const CallShape& shape) {
   return found.front().forecast_ns / 1e3;
 }
 
-Expected<void*> HostBackend::alloc(uint64_t bytes, const ControlGather&) {
+// The operations in progress go on while this rank waits for the others. Otherwise a rank that waits for one of them
+// before it calls alloc would wait in vain.
+Expected<void*> HostBackend::alloc(uint64_t bytes, const ControlGather& control) {
+  const std::lock_guard one_at_a_time(control.mutex);
+  RONDO_TRY_ASSIGN(void* const memory, transport_.alloc(bytes));
   const std::lock_guard driver(*this);
-  return transport_.alloc(bytes);
+  transport_.adopt_alloc();
+  return memory;
 }
 
-Status HostBackend::free(void* ptr, const ControlGather&) {
+Status HostBackend::free(void* ptr, const ControlGather& control) {
+  const std::lock_guard one_at_a_time(control.mutex);
   const std::lock_guard driver(*this);
   return transport_.free(ptr);
 }

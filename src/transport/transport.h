@@ -114,9 +114,12 @@ class Transport {
   /// Returns a peer that died. It costs a system call. Therefore only slow waits use it.
   virtual std::optional<PeerLoss> find_lost() = 0;
 
-  /// Allocates memory that every rank can access. If ranks are processes, all must call it. kMismatch: the ranks' bytes
-  /// differ.
+  /// Allocates memory that every rank can access, or, between hosts, private memory. If ranks are processes, all must
+  /// call it, and it waits for them. Another thread may have the driver role meanwhile. Afterwards call adopt_alloc().
+  /// kMismatch: the ranks' bytes differ.
   virtual Expected<void*> alloc(uint64_t bytes) = 0;
+  /// Makes the memory of the last alloc() known to the functions below.
+  virtual void adopt_alloc() {}
   virtual Status free(void* ptr) = 0;
   // Access to memory of other ranks. A transport that has none uses these defaults.
   /// Returns true if all ranks map some memory of this communicator, or may do so. A plan may then be direct. Equal on

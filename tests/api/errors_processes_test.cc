@@ -86,6 +86,29 @@ TEST(ProcessErrors, AllocWithoutTheOthersTimesOut) {
       options);
 }
 
+// A rank may wait for its earlier calls before it calls alloc. The others then go on with these calls in alloc.
+TEST(ProcessErrors, AllocDoesNotHoldUpEarlierCalls) {
+  SpawnOptions options;
+  options.config.init_deadline_s = 5;
+  options.deadline_s = 20;
+  spawn(
+      World::kProcesses, 2,
+      [](Communicator& comm) {
+        std::vector<float> data(8 << 20, 1);
+        for (int i = 0; i < 3; ++i) {
+          Work work;
+          CallOptions call;
+          call.algorithm = "ring";  // messages both ways: neither rank can finish alone
+          ASSERT_TRUE(
+              is_ok(comm.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kMax, &call, &work)));
+          if (comm.rank() == i % 2) EXPECT_TRUE(is_ok(work.wait()));
+          EXPECT_TRUE(is_ok(comm.alloc(4096).status()));
+          if (comm.rank() != i % 2) EXPECT_TRUE(is_ok(work.wait()));
+        }
+      },
+      options);
+}
+
 TEST(ProcessErrors, AllocOfDifferentSizesIsNamed) {
   SpawnOptions options;
   options.config.deadline_s = 5;

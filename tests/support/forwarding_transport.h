@@ -33,6 +33,7 @@ class ForwardingTransport : public Transport {
   bool departed(Rank r) override { return real_->departed(r); }
   std::optional<PeerLoss> find_lost() override { return real_->find_lost(); }
   Expected<void*> alloc(uint64_t bytes) override { return real_->alloc(bytes); }
+  void adopt_alloc() override { real_->adopt_alloc(); }
   Status free(void* ptr) override { return real_->free(ptr); }
   bool may_be_direct() const override { return real_->may_be_direct(); }
   bool can_pull() const override { return real_->can_pull(); }

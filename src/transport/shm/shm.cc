@@ -22,8 +22,8 @@
 namespace rondo {
 namespace {
 
-// One file has the segments of 16 ranks. With one file for all ranks they would queue for its pages if each has a core;
-// with one per rank there would be N(N-1) mappings.
+// One file has the segments of 16 ranks. With one file for all ranks, ranks with a core each would queue for its pages.
+// With one file for each rank there would be N * N mappings.
 constexpr Rank kRanksPerFile = 16;
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kSmallPerConnection = 8192;           // header lines and counters, more than most connections need
@@ -214,9 +214,13 @@ Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   RONDO_TRY(exchange(bootstrap_, outcome, own.ok() ? std::move(*own) : Fd(), &files).status());
   auto region = map(files, 1, bytes, 0);
   if (!region.ok()) return make_error(region.status().code(), "rank {}: {}", rank_, region.status().message());
-  regions_.push_back(std::move(*region));
+  new_region_ = std::move(*region);
+  return static_cast<void*>(new_region_->bases[static_cast<size_t>(rank_)]);
+}
+
+void ShmTransport::adopt_alloc() {
+  regions_.push_back(std::move(new_region_));
   ++live_regions_;
-  return static_cast<void*>(regions_.back()->bases[static_cast<size_t>(rank_)]);
 }
 
 Status ShmTransport::free(void* ptr) {

@@ -39,6 +39,7 @@ class ShmTransport final : public SegmentTransport {
   std::string_view name() const override { return "shm"; }
   std::optional<PeerLoss> find_lost() override;
   Expected<void*> alloc(uint64_t bytes) override;
+  void adopt_alloc() override;
   Status free(void* ptr) override;
   bool may_be_direct() const override { return live_regions_ != 0; }
   bool can_pull() const override { return can_pull_; }
@@ -59,7 +60,8 @@ class ShmTransport final : public SegmentTransport {
     Region(const Region&) = delete;
     ~Region();
   };
-  /// Of a file with segments: the bytes of each rank's two parts, and where the second ones begin.
+  /// The layout of a file with segments: the lengths of each rank's two parts, the offset of the first data part, and
+  /// the file's length.
   struct FileLayout {
     uint64_t small_bytes = 0, data_bytes = 0, data_begin = 0, bytes = 0;
   };
@@ -80,6 +82,7 @@ class ShmTransport final : public SegmentTransport {
   std::vector<ProcessName> processes_;         // by rank
   // Of alloc, one file per rank; same index on all ranks. nullptr: freed.
   std::vector<std::unique_ptr<Region>> regions_;
+  std::unique_ptr<Region> new_region_;  // until adopt_alloc()
   int live_regions_ = 0;
   bool can_pull_ = false;
   std::vector<std::shared_ptr<void>> kept_;
