@@ -122,14 +122,19 @@ Status Tracing::write_look(const std::string& directory, std::string_view trigge
   return write_flight_record(record, directory);
 }
 
+void Tracing::keep_failure(const Status& written) {
+  if (written.ok()) has_failure_record_.store(true);
+  else complain(written);
+}
+
 void Tracing::failing(const Status& status) {
-  if (!settings_.flight_directory.empty()) complain(write_look(settings_.flight_directory, "error", &status, true));
+  if (!settings_.flight_directory.empty()) keep_failure(write_look(settings_.flight_directory, "error", &status, true));
   if (trace_ != nullptr) complain(write_trace(status.message()));
 }
 
 void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> calls) {
   if (!settings_.flight_directory.empty())
-    complain(write_look(settings_.flight_directory, "error", &status, false, std::move(calls)));
+    keep_failure(write_look(settings_.flight_directory, "error", &status, false, std::move(calls)));
   const std::lock_guard lock(trace_mutex_);
   if (trace_ != nullptr) complain(write_trace(status.message()));
 }
@@ -144,7 +149,7 @@ void Tracing::flight_wanted() {
 Status Tracing::write_flight(const std::string& directory, std::string_view trigger) {
   constexpr int kDeadlineMs = 1000;
   // The record of the failure shows the operations. Now they are gone.
-  if (queue_.has_failed() && directory == settings_.flight_directory) return {};
+  if (has_failure_record_.load() && directory == settings_.flight_directory) return {};
   const std::lock_guard one_at_a_time(want_mutex_);
   wanted_directory_ = directory;
   wanted_trigger_ = trigger;

@@ -74,6 +74,7 @@ class Tracing {
 
  private:
   Status write_trace(std::string_view why);
+  void keep_failure(const Status& written);
   Status write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes,
                     std::optional<std::vector<FlightCurrent>> calls = {});
 
@@ -87,6 +88,7 @@ class Tracing {
   uint32_t sessions_ = 0;  // traces ended so far
   std::string wanted_directory_, wanted_trigger_;  // of the flight record that another thread requested
   Status wanted_status_;
+  std::atomic<bool> has_failure_record_{false};
   std::atomic<int> wanted_{0};  // 0: none, 1: requested, 2: being written, 3: done
   std::mutex want_mutex_;       // one request at a time
 };

@@ -119,6 +119,18 @@ TEST(Tracing, SwitchingAndLookingWhileOperationsRun) {
   });
 }
 
+// finalize() also ends the queue, but writes no record of a failure.
+TEST(FlightRecord, IsWrittenAfterFinalize) {
+  TemporaryFolder folder;
+  setenv("RONDO_FLIGHT", folder.path().c_str(), 1);
+  auto comms = Communicator::init_all(1);
+  unsetenv("RONDO_FLIGHT");
+  ASSERT_TRUE(is_ok(comms.status()));
+  ASSERT_TRUE(is_ok((*comms)[0]->finalize()));
+  EXPECT_TRUE(is_ok(write_flight_record(*(*comms)[0], folder.path())));
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(FlightRecord, ThePageKeepsStartsAndFinishes) {
   TemporaryFolder folder;
   const int64_t before_ns = clock_ns(CLOCK_MONOTONIC);
