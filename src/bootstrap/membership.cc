@@ -191,18 +191,21 @@ Status Bootstrap::learn_of_all() {
 Status Bootstrap::start_events() {
   events_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!events_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
-  const auto loop = [this] {
+  const auto clear_wake = [this] {
+    uint64_t times;
+    (void)!::read(events_wake_.get(), &times, sizeof times);
+  };
+  const auto loop = [this, clear_wake] {
     pollfd fds[2] = {{watch_.get(), POLLIN, 0}, {events_wake_.get(), POLLIN, 0}};
     for (bool unsent = false; !events_stops_;) {
       ::poll(fds, 2, unsent ? kUnsentMs : -1);
-      uint64_t times;
-      (void)!::read(events_wake_.get(), &times, sizeof times);
+      clear_wake();
       if (events_stops_) break;
       const std::lock_guard turn(turn_);
       look();
       const std::lock_guard lock(loss_mutex_);
       unsent = !unsent_events_.empty();
-      if (unsent) ::poll(nullptr, 0, 1);
+      if (unsent) clear_wake();  // by send_events() in this thread: otherwise the next wait would end at once
     }
   };
   const NoSignals inherited;
