@@ -10,7 +10,7 @@
 //                                 .record = star_all_reduce<rondo::Recorder>, .cost = star_cost, .rank_order = true};
 //     rondo::Status status = rondo::register_algorithm(star);
 //
-// The new row is equal to the library's own rows. CallOptions::algorithm and RONDO_ALGO can name it. The planner may
+// The library treats the new row as its own rows. CallOptions::algorithm and RONDO_ALGO can name it. The planner may
 // choose it. `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
 //
 // Register rows before the first communicator is made. All ranks must register the same rows in the same order. If they
@@ -52,10 +52,11 @@ struct Algorithm {
   void (*record)(Recorder& p, Rank rank, int nranks, Rank root);
   /// Returns the cost for the most expensive root, for at least two ranks.
   Cost (*cost)(int nranks);
-  /// True if it accesses the peers' own buffers. They must be mapped. If it only pulls, they may also be readable by
-  /// copy.
+  /// True if it accesses the peers' own buffers. The peers' buffers must be mapped. If it only pulls, it is enough that
+  /// the kernel can copy from them.
   bool direct = false;
-  /// True if every sum adds in ascending rank order. It then has the bits of one process that adds ranks 0 .. N-1.
+  /// True if every sum adds in ascending rank order. The result then has the bits of one process that adds ranks 0 ..
+  /// N-1.
   bool rank_order = false;
   /// True if it is direct and only reads from peers' buffers.
   bool pulls_only = false;
@@ -68,7 +69,7 @@ struct Algorithm {
 };
 inline constexpr size_t kMaxAlgorithmName = 23;
 inline constexpr size_t kMaxAlgorithms = 255;
-/// Version of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
+/// Version of the layouts on which the compiled code of an algorithm depends: Algorithm, Recorder, RankSchedule.
 inline constexpr uint32_t kAlgorithmAbi = 4;
 
 /// Proves a row and adds it permanently. The proof covers 1 to 8 ranks and all roots. For 4 ranks it also covers the
@@ -85,8 +86,9 @@ RONDO_API std::span<const Algorithm> all_algorithms();
 RONDO_API const Algorithm* find_algorithm(Collective collective, std::string_view name);
 
 /// Proves an algorithm on `hosts`, registered or not. The proof covers the result, one order of addition on all ranks,
-/// deadlocks, races and the stated cost. It covers all roots up to 16 ranks, and the roots 0, 1, N/2, N-2 and N-1
-/// beyond. Errors: kInvalidArgument with the first wrong instruction and the reason. O(instructions of all ranks).
+/// deadlocks, races and the stated cost. For more than 64 ranks it does not cover races. It covers all roots up to 16
+/// ranks, and the roots 0, 1, N/2, N-2 and N-1 beyond. Errors: kInvalidArgument with the first wrong instruction and
+/// the reason. O(instructions of all ranks).
 RONDO_API Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts);
 /// Returns every step as text, as `rondo explain` prints it. There may be 1 to 256 ranks. The algorithm must be proven
 /// for them. If the number of ranks, the root or the algorithm is invalid, it returns a line with the error.

@@ -52,8 +52,8 @@ inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
 ///
 /// A call on device memory is ordered in `stream` (nullptr: the default stream). It returns when it is enqueued. With a
 /// Work, the Work reports when the device is done. error() reports later failures. A CUDA graph can capture the call. A
-/// deadline ends the call, not its stream, whose later work may run before the host sees the error. The rest of the
-/// output is then filled with bytes 0xFF, a NaN of every float type (docs/cuda.md has the exceptions).
+/// deadline ends the call but not its stream. Later work of the stream may run before the host sees the error. The rest
+/// of the output is then filled with bytes 0xFF, a NaN of every float type (docs/cuda.md has the exceptions).
 struct CallOptions {
   TypeRow* row = nullptr;           // nullptr: uniform_row(dtype)
   double deadline_s = 0;            // 0: the communicator's
@@ -65,8 +65,8 @@ struct CallOptions {
   uint64_t tag = 0;
   // Device memory only: limits of the number of thread blocks in the call's launch, at most 1024. 0: the communicator's
   // limits. The lowest upper limit is used. If the algorithm needs more blocks, the launch has as few as possible. The
-  // launch of a group has as many blocks as its largest call. Equal on all ranks. Ignored for host memory and by the
-  // stream engine.
+  // calls of a group share a launch, with the most lanes and the most channels of any of them. Equal on all ranks.
+  // Ignored for host memory and by the stream engine.
   int min_blocks = 0;
   int max_blocks = 0;
   // Device memory only: a CUDA event. It is recorded when the driver reports that all blocks of the call's kernel have
@@ -120,7 +120,7 @@ class RONDO_API Communicator {
   Rank rank() const;
   int size() const;
   /// Returns "inproc" (threads), "shm" (processes on one host), "shm+tcp", "shm+ucx" (several hosts, shared memory on
-  /// each), "tcp", "ucx" (also on one host) or "cuda_p2p". O(1).
+  /// each), "tcp" or "ucx" (also on one host). On device memory it is the transport beside cuda_p2p. O(1).
   std::string_view transport() const;
 
   /// Stores the sum of all inputs in every out. in, out: count_elems. Blocks if work is nullptr. Errors:
@@ -155,9 +155,9 @@ class RONDO_API Communicator {
   Status barrier(const CallOptions* options = nullptr, Work* work = nullptr);
 
   /// Sends one message to `peer`, which calls recv with the same count and type. Calls between two ranks match in their
-  /// order. send may return before the peer has received the message, because the connection buffers up to 2 MiB.
-  /// Programs must not depend on this: put calls that wait for each other into a group. peer may be this rank. With
-  /// zero elements there is no message.
+  /// order. send may return before the peer has received the message, because the connection has a buffer. Programs
+  /// must not depend on this: put calls that wait for each other into a group. peer may be this rank. With zero
+  /// elements there is no message.
   Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
   Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
@@ -182,11 +182,11 @@ class RONDO_API Communicator {
   /// Returns the bytes of device memory allocated for this rank's connections so far; 0 for host memory.
   uint64_t device_bytes() const;
 
-  /// Allocates memory that all ranks can access. A call whose buffers are all in such memory may copy straight from
-  /// buffer to buffer. All ranks must call it, with equal bytes. The memory is page-aligned and zeroed. Processes map
-  /// each other's memory within the init deadline. All ranks get the same errors. Devices can have at most 1024 such
-  /// regions at a time. Errors: kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout,
-  /// kPeerLost, kAborted, kSystem.
+  /// Allocates memory that all ranks can access. (If a network connects the ranks, host memory is private to its rank.)
+  /// A call whose buffers are all in such memory may copy straight from buffer to buffer. All ranks must call it, with
+  /// equal bytes. The memory is page-aligned and zeroed. Processes map each other's memory within the init deadline.
+  /// All ranks get the same errors. Devices can have at most 1024 such regions at a time. Errors: kInvalidArgument,
+  /// kExhausted, kMismatch (another call, other bytes), kTimeout, kPeerLost, kAborted, kSystem.
   Expected<void*> alloc(uint64_t bytes);
   /// Frees memory of alloc. All ranks must call it. On devices it waits for this rank's calls. Do not run a graph with
   /// a call on this memory at the same time or later. The communicator frees the rest when it ends. Errors:
@@ -232,9 +232,9 @@ class RONDO_API Communicator {
   /// on. Only one rank needs the id, usually rank 0. Errors: those of init_rank.
   Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
 
-  /// Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error and shrink are
-  /// accepted. Also returns kMismatch if another rank's last 64 calls differ from this rank's. You need not call it:
-  /// the destructor waits too.
+  /// Waits for this rank's outstanding work and returns its first error. Afterwards operations, alloc, register_memory,
+  /// split and grow fail. On host memory, also returns kMismatch if another rank's last 64 calls differ from this
+  /// rank's. You need not call it: the destructor waits too.
   Status finalize();
   /// Aborts the communicator on all ranks. It does not wait. On device memory, the destructor then waits at most a
   /// second: work that is queued behind other work of its stream may end later, and everything is then freed in the
@@ -259,9 +259,8 @@ class RONDO_API Communicator {
 };
 
 /// Sets settings from lines of a configuration file. They override only the built-in defaults. A library that has its
-/// own names for settings can use it. `rondo info` and errors show `from` as the source of the settings. A call
-/// replaces the settings of earlier calls and affects communicators that are made later. Errors: kInvalidArgument.
-/// Thread safety: any thread.
+/// own names for settings can use it. `from` names the source of the settings. A call replaces the settings of earlier
+/// calls and affects communicators that are made later. Errors: kInvalidArgument. Thread safety: any thread.
 RONDO_API Status set_default_settings(const std::string& lines, const std::string& from);
 
 /// Begin and end a group: the operations that this thread issues between them run as one batch (rondo_group_start).

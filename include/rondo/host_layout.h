@@ -25,20 +25,21 @@ namespace rondo {
 
 class HostLayout {
  public:
-  /// All on one host. O(1).
+  /// All ranks are on one host. O(1).
   HostLayout(int nranks) : nranks_(nranks) {}  // NOLINT(google-explicit-constructor): where hosts do not matter
   /// keys[r]: equal for ranks of one host, and for no others. At least one rank. O(ranks * log ranks).
   RONDO_API static HostLayout of(const std::vector<std::string>& keys);
   RONDO_API static HostLayout of(const std::vector<int>& keys);
   /// "2x4", "3+2", "0,1,0,1" as above, or "4": four ranks on one host. Errors: kInvalidArgument.
   RONDO_API static Expected<HostLayout> parse(std::string_view text);
-  /// Hosts with ranks_each ranks, one host after the other.
+  /// Makes num_hosts hosts of ranks_each ranks, one host after the other.
   RONDO_API static HostLayout uniform(int num_hosts, int ranks_each);
   /// The shortest text that parse() accepts. It omits the order.
   RONDO_API std::string text() const;
 
-  /// The same hosts with their ranks in this order; hosts are renumbered by their first place in it. `order`: all
-  /// ranks, those of a host contiguous. Errors: kInvalidArgument (not such an order).
+  /// Returns the same hosts with their ranks in this order. Hosts are renumbered by their first place in it. A layout
+  /// of one host is returned unchanged. `order`: all ranks, those of a host contiguous. Errors: kInvalidArgument (not
+  /// such an order).
   RONDO_API Expected<HostLayout> in_order(const std::vector<Rank>& order) const;
   /// This layout of one host, with groups of its ranks that are near to each other.
   RONDO_API HostLayout with_places(HostLayout places) const;
@@ -54,9 +55,9 @@ class HostLayout {
   int num_ranks(int host) const {
     return one_host() ? nranks_ : first_[static_cast<size_t>(host) + 1] - first_[static_cast<size_t>(host)];
   }
-  /// Of the host with the most ranks.
+  /// Returns the number of ranks of the host with the most ranks.
   RONDO_API int most_ranks() const;
-  /// Ranks of a host count from 0, ascending, or in the given order.
+  /// `local` numbers the ranks of a host from 0, ascending or in the given order.
   Rank rank(int host, int local) const {
     return rank_at(one_host() ? local : first_[static_cast<size_t>(host)] + local);
   }
@@ -68,7 +69,7 @@ class HostLayout {
   Rank rank_at(int position) const { return one_host() ? position : ranks_[static_cast<size_t>(position)]; }
   int position(Rank rank) const { return one_host() ? rank : position_[static_cast<size_t>(rank)]; }
 
-  /// By rank; empty if all are on one host.
+  /// Returns the host of each rank; empty if all are on one host.
   const std::vector<int32_t>& hosts() const { return host_; }
   friend bool operator==(const HostLayout& a, const HostLayout& b) {
     return a.nranks_ == b.nranks_ && a.host_ == b.host_ && a.ranks_ == b.ranks_ &&

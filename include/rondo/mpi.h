@@ -26,7 +26,8 @@ namespace internal {
 
 inline Status refusal(std::string why) { return Status(StatusCode::kInvalidArgument, "rondo::mpi: " + std::move(why)); }
 
-/// For communicators whose error handler returns; MPI's default ends the program instead.
+/// Converts an MPI error code. There is one only if the communicator's error handler returns: MPI's default handler
+/// ends the program.
 inline Status status_of(int result, const char* function) {
   if (result == MPI_SUCCESS) return {};
   char words[MPI_MAX_ERROR_STRING] = "";
@@ -87,7 +88,7 @@ inline Expected<UniqueId> share_id(MPI_Comm comm, Rank rank) {
 }  // namespace internal
 
 /// Collective over `comm`, an intracommunicator (MPI_COMM_WORLD, a result of MPI_Comm_split, ...). Makes a communicator
-/// of the same ranks with the same numbers. `comm` is used until this returns and may be freed then.
+/// of the same ranks with the same numbers. `comm` is used only during the call. You may free it afterwards.
 ///
 /// Waits for MPI as MPI_Bcast does, without a deadline and without regard to config.abort, then for all ranks as
 /// Communicator::init_rank does. Errors: kInvalidArgument, on the calling rank only (MPI not initialised or already

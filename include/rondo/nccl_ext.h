@@ -7,8 +7,8 @@
  *     config.ext = &order;
  *     ncclAllReduceConfig(in, out, count, ncclFloat32, ncclSum, comm, stream, &config);
  *
- * Options are promises: rondo never ignores one. If it cannot keep an option it returns ncclInvalidUsage and names
- * the option (ncclGetLastError). All ranks must pass the same options. Their meaning: docs/types.md, docs/nccl.md. */
+ * Options are promises: rondo never ignores one. If it cannot keep an option it returns ncclInvalidUsage and names the
+ * option (ncclGetLastError). All ranks must pass the same options. docs/types.md and docs/nccl.md explain them. */
 #ifndef RONDO_NCCL_EXT_H_
 #define RONDO_NCCL_EXT_H_
 

@@ -141,8 +141,8 @@ typedef struct rondo_call {
 RONDO_API const char* rondo_version(void);
 /* Returns the short text of a status. */
 RONDO_API const char* rondo_status_string(rondo_status status);
-/* Returns the last error of this communicator, or of this thread if comm is NULL. The string is valid until this
- * thread calls the function again. */
+/* Returns the last error of this communicator, or of this thread if comm is NULL. The string is valid until the
+ * next rondo call of this thread. */
 RONDO_API const char* rondo_last_error(const rondo_comm* comm);
 
 /* Makes an id and opens its rendezvous in this process. The process must live until all ranks have joined. */

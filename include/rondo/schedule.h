@@ -5,9 +5,9 @@
 // contains no sizes, pointers, threads, element types or transports. The checker and the renderer use nothing else. The
 // planner compiles it into the program that the engine executes.
 //
-// A lane executes its instructions in order, once in each loop. The lanes of a rank run concurrently. Each instruction
-// moves one message: it gathers the sources {src chunk, received messages}, reduces them if there are several, and
-// stores the result in the sinks {dst chunk, sends}.
+// A lane executes its instructions in order, once in each loop. A loop moves one part of each chunk: long chunks have
+// several. The lanes of a rank run concurrently. Each instruction except `wait` gathers the sources {src chunk,
+// received messages}, reduces them if there are several, and stores the result in the sinks {dst chunk, sends}.
 //
 // Host and device: plain data, no dependency. tests/schedule/layout_test.cc freezes the layout.
 #pragma once
@@ -20,7 +20,8 @@
 
 namespace rondo {
 
-/// The value has the four bits {src, recv, dst, send}. One function can execute all verbs.
+/// The value has one bit for each of src, recv, dst and send, from the lowest bit on. One function can execute all
+/// verbs.
 enum class Verb : uint8_t {
   kWait = 0,
   kCopy = 0b0101,

@@ -3,7 +3,7 @@
 // docs/tracing.md explains files and commands. RONDO_TRACE and RONDO_FLIGHT do the same from
 // the environment, without a change to the program.
 //
-// Thread safety: any thread. Calls wait for a blocking operation that is running.
+// Thread safety: any thread. trace_start and trace_stop wait for a blocking operation that is running.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace rondo {
 
 struct TraceOptions {
   std::string directory;     // created if missing; gets rank-R-comm-C.rtrace
-  uint64_t num_records = 0;  // keeps the newest instructions, 64 bytes each; 0: 65536
+  uint64_t num_records = 0;  // keeps the newest instructions, 64 bytes each; rounded up to 2^k; 0: 65536
 };
 
 /// Starts to record this rank's instructions on `comm`. Ranks may start at different times, but arrows are shown only
@@ -38,7 +38,8 @@ struct TraceSpan {
 };
 /// True if spans are kept. O(1).
 RONDO_API bool is_traced(Communicator& comm);
-/// Does nothing if `comm` is not traced. Keeps the newest 65536. Drops spans whose end is before their begin.
+/// Adds a span to the trace of `comm`. Does nothing if `comm` is not traced. The trace keeps the newest 65536 spans. A
+/// span whose end is before its begin is dropped.
 RONDO_API void trace_span(Communicator& comm, TraceSpan span);
 
 /// Writes this rank's activity, and its view of the other ranks, to `directory`/rank-R-comm-C.flight.json, for

@@ -20,8 +20,8 @@ namespace rondo {
 /// Binds the calling thread to the CPUs of host[self]. `host`: the settings of the ranks of this host. `rank`: its
 /// number in the communicator, for the printed line. Returns nothing if the thread could not be bound.
 std::optional<Binding> bind_calling_thread(Rank rank, const AllSettings& host, size_t self);
-/// Returns the bindings of the progress threads of ranks that are threads of this process; nothing for ranks without
-/// RONDO_BIND.
+/// Returns the bindings of the progress threads of ranks that are threads of this process, by rank. An entry is empty
+/// without RONDO_BIND, or if the rank cannot be bound.
 std::vector<std::optional<Binding>> bindings_of_threads(const AllSettings& all);
 
 }  // namespace rondo

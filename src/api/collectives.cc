@@ -35,7 +35,7 @@ Status read_parts(Rank rank, int nranks, std::string_view side, const uint64_t* 
   constexpr uint64_t kMost = UINT64_MAX / 16;
   for (size_t r = 0; r < n; ++r) {
     to->offsets[r] = offsets != nullptr ? offsets[r] : sum;
-    const bool has_offset = offsets != nullptr && counts[r] <= kMost;  // if a check fails: the offset is too large
+    const bool has_offset = offsets != nullptr && counts[r] <= kMost;  // if a check fails, it blames the offset
     if (counts[r] > kMost || to->offsets[r] > kMost - counts[r])
       return bad(rank, fmt::format("{}{}[{}]", side, has_offset ? "offsets" : "counts", r),
                  fmt::format("is {}: more bytes than 64 bits can count", has_offset ? offsets[r] : counts[r]));

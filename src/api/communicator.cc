@@ -58,7 +58,7 @@ class Reaper {
     return *found;
   }
 
-  /// Takes it. Returns when all are freed, or soon if that takes long.
+  /// Takes a communicator. Returns when all are freed, or a second after the first of them was taken.
   void take(std::unique_ptr<CommunicatorImpl> impl) {
     constexpr auto kMostWait = std::chrono::seconds(1);
     const auto now = std::chrono::steady_clock::now();

@@ -27,8 +27,8 @@ class CommunicatorImpl {
                    std::unique_ptr<Transport> transport);
   ~CommunicatorImpl();
 
-  /// Checks a call whose options have been read, and completes it. Errors: those of the arguments, and the error after
-  /// which the communicator refuses work.
+  /// Checks a call whose options have been read. Sets its backend, deadline and buffer sizes. Errors: those of the
+  /// arguments, and the error after which the communicator refuses work.
   Status check(Call& call);
   /// Reads the types of one call. Errors: kUnsupported, naming them.
   Status read_types(const TypeRow& types, CallShape& shape) const;
@@ -130,7 +130,7 @@ class CommunicatorImpl {
 
 inline CommunicatorImpl& impl_of(Communicator& comm) { return *comm.impl_; }
 
-/// Makes a public call, except in a forked child. A cancelled thread ends after it.
+/// Makes a public call, except in a forked child. pthread_cancel takes effect after the call.
 template <class F>
 auto guarded(const CommunicatorImpl& impl, F call) -> decltype(call()) {
   RONDO_TRY(impl.check_process());

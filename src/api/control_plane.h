@@ -69,8 +69,8 @@ class ControlPlane {
   virtual Status commit(const Status& made, const ChildOptions& options) = 0;
   /// Sets the failure because of which this rank will leave, for ranks that wait for it. Ok: there is no failure.
   void leave_because(const Status& cause) { cause_ = cause; }
-  /// Sets a function that is called at least every 50 ms while gather and make_child wait. Its error ends the wait.
-  /// Call this before the first collective call.
+  /// Sets a function that is called at least every 60 ms while gather, make_child and commit wait. Its error ends the
+  /// wait. Call this before the first collective call.
   virtual void set_interrupt(std::function<Status()> interrupt) = 0;
 
  protected:

@@ -35,7 +35,7 @@ namespace {
 constexpr uint64_t kBurstNs = 200'000, kMostNs = 40'000'000, kMostBytes = 4 << 20;
 // Few timings cannot separate terms that occur together. Therefore the fit's pull towards the built-in constants is
 // stronger than in `rondo calibrate`.
-constexpr double kPull = 0.001;
+constexpr double kPriorWeight = 0.001;
 constexpr size_t kLeastPoints = 14;
 constexpr double kMostShareOfOthers = 0.1;
 
@@ -126,11 +126,12 @@ class World {
     });
   }
   const std::vector<Observation>& observations() const { return observations_; }
-  /// Returns the part of the time in which a rank waited for its CPU, for the rank that waited longer.
+  /// Returns the share of the time that a rank waited for its CPU: the larger of both ranks' shares.
   double share_of_others() const { return std::max(waited_[0], waited_[1]); }
 
  private:
-  // In huge pages if available, and touched.
+  // Maps a buffer for each rank, in huge pages if available, and writes to its pages. Checks whether the kernel may
+  // copy between the buffers (pulls_).
   Status map_memory() {
     mapped_ = ::mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped_ == MAP_FAILED) return make_error(StatusCode::kExhausted, "no memory for {} bytes", kMappedBytes);
@@ -149,7 +150,7 @@ class World {
     if (shape.collective == kAllReduce) return c.all_reduce(b, b, shape.count_elems, Dtype::kFloat32, Op::kSum);
     return c.all_gather(b + static_cast<uint64_t>(r) * shape.count_elems * 4, b, shape.count_elems, Dtype::kFloat32);
   }
-  /// Returns the nanoseconds of a call.
+  /// Returns the mean time of `calls` calls, in nanoseconds.
   Expected<double> time(Rank r, const CallShape& shape, uint64_t calls) {
     RONDO_TRY(comms_[static_cast<size_t>(r)]->barrier());
     const uint64_t start = monotonic_ns();
@@ -211,7 +212,8 @@ class World {
   double waited_[kNumRanks] = {};  // share of the time that a rank waited for its CPU
 };
 
-// Two CPUs of different cores that the calling thread may use; or else, that its cgroup may use; {-1, -1}: none.
+// Returns two CPUs of different cores that the calling thread may use. If there are none, sets the thread's CPUs to all
+// CPUs of its cgroup, and looks among these. Returns {-1, -1} if they are all of one core.
 std::array<int, 2> two_cpus() {
   const auto of_mask = []() -> std::array<int, 2> {
     cpu_set_t mask;
@@ -258,7 +260,7 @@ auto& at(auto& v, CostTerm t) { return v[static_cast<size_t>(t)]; }
 void fit(std::span<const Observation> all, CostModel& model) {
   const CostVector prior = model.spread;
   CostVector& now = model.spread;
-  now = fit_constants(all, prior, CostTerm{0}, kPull);
+  now = fit_constants(all, prior, CostTerm{0}, kPriorWeight);
   const auto change = [&](CostTerm a, CostTerm b) { return (at(now, a) + at(now, b)) / (at(prior, a) + at(prior, b)); };
   at(now, CostTerm::kPeerByte) *= change(CostTerm::kRingByte, CostTerm::kUserByte);
   at(now, CostTerm::kFarPeerByte) *= change(CostTerm::kFarRingByte, CostTerm::kFarUserByte);
@@ -282,7 +284,10 @@ Expected<CostModel> measure_machine() {
   World world;
   const NoSignals inherited;
   if (const Status s = world.run(model, cpus); !s.ok()) return unsupported("{}", s.message());
-  if (const double share = world.share_of_others(); !(share <= kMostShareOfOthers))
+  const double share = world.share_of_others();
+  if (std::isnan(share))
+    return unsupported("/proc/thread-self/schedstat does not tell how long a thread waits for its CPU");
+  if (share > kMostShareOfOthers)
     return unsupported("other work took {:.0f} % of the time of CPU {} or {}", 100 * share, cpus[0], cpus[1]);
   const std::vector<Observation>& all = world.observations();
   if (all.size() < kLeastPoints)
@@ -318,7 +323,7 @@ std::shared_ptr<const CostsInForce> costs_of_this_machine() {
   if (known.costs != nullptr) return known.costs;
   const std::string path = machine_file_path();
   const auto kept = read_machine_file(path);
-  if (!kept.ok()) report_once(fmt::format("the planner does not use a file: {}", kept.status().message()));
+  if (!kept.ok()) report_once(fmt::format("the planner does not use the machine file: {}", kept.status().message()));
   known.costs = std::make_shared<const CostsInForce>(kept.ok() && *kept ? CostsInForce{**kept, {}}
                                                                         : measure_and_keep(path, measure_machine));
   return known.costs;

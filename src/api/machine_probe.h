@@ -21,7 +21,7 @@ namespace rondo {
 Expected<CostModel> measure_machine();
 
 /// Measures the constants and writes them to `path` (plan/machine_file.h). If they cannot be measured, returns the
-/// built-in ones. If they cannot be written, returns them all the same. Reports both on stderr.
+/// built-in ones. If they cannot be written, returns the measured ones. Reports both failures on stderr.
 CostsInForce measure_and_keep(const std::string& path, const std::function<Expected<CostModel>()>& measure);
 /// Returns the constants for a communicator whose settings have none: from the machine file, or else measured and kept.
 /// Only the first call in a process reads or measures. Later calls return the same constants.

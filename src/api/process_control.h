@@ -15,8 +15,9 @@
 
 namespace rondo {
 
-/// Collective over the Bootstrap's ranks. Compares the settings and makes the transport: shm on one host, otherwise
-/// net. Errors: kMismatch (settings, version), kUnsupported (no UCX), those of the Bootstrap and the transport.
+/// Collective over the Bootstrap's ranks. Compares the settings and makes the transport. It is shm on one host, except
+/// with RONDO_TRANSPORT=tcp or ucx; otherwise it is net. Errors: kMismatch (settings, version), kUnsupported (no UCX),
+/// those of the Bootstrap and the transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
 /// Implements Communicator::init_rank.
@@ -29,8 +30,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view c
                                                               const rondo_unique_id& id, Rank rank,
                                                               const ChildOptions& options,
                                                               const std::function<Status()>& interrupt = nullptr);
-/// Returns the Bootstrap's options; the greeting has the rank's settings. `options` must outlive the returned ones, and
-/// the abort token the Bootstrap.
+/// Returns the Bootstrap's options; the greeting has the rank's settings. `options` must outlive the returned options.
+/// Its abort token must outlive the Bootstrap.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
 class ProcessControl final : public ControlPlane {

@@ -9,9 +9,10 @@
 
 namespace rondo {
 
-/// Returns `hosts` in this order; with one host, also with places. Returns it unchanged if ranks are not bound, if all
-/// are equally near, or if hwloc is missing. Collective. Ranks exchange messages only if a host has more than two ranks
-/// and not all their masks are equal. Errors: those of the Bootstrap.
+/// Several hosts: returns `hosts` in this order. One host: returns `hosts` with places that have this order. Returns
+/// `hosts` unchanged if hwloc is missing, or if local_order() finds no useful order: for example, ranks are not bound,
+/// or all are equally near. Collective. Ranks exchange messages only if a host has more than two ranks and not all
+/// their masks are equal. Errors: those of the Bootstrap.
 Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const AllSettings& all, const HostLayout& hosts);
 
 }  // namespace rondo

@@ -16,7 +16,7 @@
 namespace rondo {
 
 // A rank's request in split or grow. All ranks exchange their requests before anything is made. A rank that cannot take
-// part sends the reason, and the error names a rank that makes another call.
+// part sends the reason. If a rank makes another call, the error names it.
 struct CommunicatorImpl::ResizeRequest {
   std::string call;
   int64_t first = 0;   // split: colour; grow: new_nranks
@@ -51,7 +51,7 @@ Status CommunicatorImpl::ready() { return backend_->is_closed() ? backend_->read
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
-  // A child's buffers are where its parent's are, unless the config names a device.
+  // A child's buffers are where its parent's are, unless the config asks for device memory.
   std::optional<int> device = device_ != nullptr ? std::optional(device_->ordinal()) : std::nullopt;
   if (config.memory == Memory::kCuda) {
     RONDO_TRY_ASSIGN(device, device_of(config));

@@ -34,7 +34,7 @@ class ThreadMeeting {
     Deadline deadline;
     std::function<Status()> interrupt;
   };
-  /// Also makes the ranks' memory.
+  /// Makes a meeting and the ranks' memory.
   static Expected<std::shared_ptr<ThreadMeeting>> create(int nranks);
   explicit ThreadMeeting(int nranks)
       : offers_(static_cast<size_t>(nranks)),

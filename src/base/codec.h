@@ -1,4 +1,4 @@
-// Encodes and decodes messages between ranks, and trace files: little endian, numbers of fixed width, counts and texts
+// Encodes and decodes messages between ranks, and trace files: little endian, numbers of fixed width, lists and texts
 // after their length. A message states its fields once, for both directions:
 //
 //     template <class C> void fields(C& c, PeerInfo& p) { c(p.host, p.pid, p.addresses); }
@@ -6,8 +6,9 @@
 //     std::string bytes = encode(peer);
 //     std::optional<PeerInfo> peer = decode<PeerInfo>(bytes);     nothing: damaged, cut off, or too long
 //
-// The decoder never reads beyond its bytes. If the remaining bytes cannot hold a count, it allocates nothing. After an
-// overrun every value is zero or empty and ok() is false. The bytes may come from an unauthenticated connection.
+// The decoder never reads beyond its bytes. If the remaining bytes cannot hold the announced number of items, it
+// allocates nothing. After an overrun every value is zero or empty and ok() is false. The bytes may come from an
+// unauthenticated connection.
 //
 // Thread safety: values.
 #pragma once

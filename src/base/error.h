@@ -1,4 +1,5 @@
-// A Status with a formatted text. A fixed text needs only Status's constructor. Includes fmt for its users.
+// Makes a Status with a formatted text. For a fixed text, use Status's constructor. This header includes fmt for its
+// users.
 //
 // Thread safety: pure functions.
 #pragma once

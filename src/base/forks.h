@@ -14,8 +14,8 @@
 
 namespace rondo {
 
-/// Number of forks since the library was loaded, in this process and its ancestors: a child has one more than its
-/// parent.
+/// Number of forks between the process that loaded the library and this one. A child has one more than its parent had;
+/// a fork does not change the parent's number.
 extern std::atomic<uint32_t> number_of_forks;
 
 /// True if this process created the object. Costs one load. Does not detect a child made by a bare clone() or _Fork(),

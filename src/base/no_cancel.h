@@ -2,7 +2,7 @@
 //
 // The library is compiled without exceptions: a thread that ended inside it would leave locks taken and memory
 // allocated. A cancelled thread therefore ends at the first cancellation point after the call; rondo_comm_abort ends
-// the call. A path that only waits for memory has no cancellation point and needs no guard.
+// the call. A path that only reads and writes memory has no cancellation point and needs no guard.
 //
 // Thread safety: belongs to the thread that makes it.
 #pragma once

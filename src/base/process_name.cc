@@ -37,7 +37,8 @@ ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), th
 
 bool ProcessName::ended() const {
   if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != this_pid_namespace()) return false;
-  // The descriptor first: while it is open, the pid cannot be reused between the two checks.
+  // Open the descriptor first: it stays with the process that had the pid then, even if the pid is reused between the
+  // two checks.
   const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!fd) return errno == ESRCH;
   pollfd exited{fd.get(), POLLIN, 0};

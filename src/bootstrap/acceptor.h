@@ -1,6 +1,6 @@
 // Acceptor: the listeners of a port, and the accepted connections that have not yet proved that they belong to the job
 // (pending connections). It limits their number and chooses the connection to close when there are too many. The
-// rendezvous, the ports of the mesh, the hand-out of an id and the rails of a network have one each.
+// rendezvous, each rank's mesh port, the hand-out of an id and each TCP rail have one.
 //
 //   silent    has not sent a complete greeting. A rank sends its greeting when it has connected. Usually the greeting
 //             has arrived when the connection is accepted.

@@ -163,9 +163,9 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// Returns an error if `peer` has sent kGaveUp for this call, and forwards it to all peers, also in a full mesh: a rank
-// in a later call that waits only for this rank handles no other rank's frames. Calls among the ranks of a host have
-// numbers that other hosts use for other calls.
+// If `peer` has sent kGaveUp for this call, forwards it to all peers and returns its error. A full mesh needs this too:
+// a rank that is already in a later call, and waits only for this rank, ignores `peer`'s frame. Calls among the ranks
+// of a host have numbers that other hosts use for other calls.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);

@@ -18,8 +18,8 @@
 // Only TCP links are encrypted, and only if encryption is on (bootstrap/link.h).
 //
 // Every wait ends at BootstrapOptions::deadline_s, or within 50 ms after the abort flag is raised, or when a peer is
-// lost that the wait needs. The error names the ranks. With 17 or more ranks, a rank that waits for a row's first rank
-// waits up to 2 s longer, because the first rank can report which rank is missing.
+// lost that the wait needs. The error names the ranks. A rank that waits for the rendezvous, or with 17 or more ranks
+// for a row's first rank, waits up to 2 s longer, because these can report which rank is missing.
 //
 // bootstrap.cc has the collective calls and watches the links. membership.cc judges how a peer has ended and forwards
 // membership events. submesh.cc makes a mesh of some of the ranks. In survivors.cc the live ranks agree on the set of
@@ -160,8 +160,8 @@ class Bootstrap {
   Status still_whole();
   /// Collective over all ranks. Ends the making of a communicator; `made` is this rank's result. Returns ok if all
   /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the most serious: every other
-  /// error is more serious than kPeerLost, which may be a consequence of it. After kTimeout, kPeerLost and kAborted the
-  /// call waits for no rank, and the Bootstrap is unusable.
+  /// error is more serious than kPeerLost, which may be a consequence of it. If `made` is kTimeout or kAborted, or if a
+  /// rank is gone or has given up, the call waits for no rank, and the Bootstrap is unusable.
   Status commit(const Status& made, const BootstrapOptions& options);
   /// Sets a function that is called at least every 50 ms while a collective call waits. Its error ends the call. Call
   /// this before the first collective call.

@@ -8,8 +8,8 @@
 //
 // The ranks of each host also have the links of a plan of this host. Calls among them need no other host.
 //
-// Complexity: linked() and corner() O(1), neighbours() O(sqrt n) and O(ranks of the host).
-// Thread safety: values.
+// Complexity: linked() and corner() O(1); neighbours() O(n) if the plan is full, otherwise about O(sqrt n + ranks of
+// the host). Thread safety: values.
 #pragma once
 
 #include <utility>

@@ -33,8 +33,9 @@ namespace rondo {
 /// against it before allocating memory for every rank.
 constexpr int kMaxRanks = 65535;
 
-/// Starts the root's thread on the listeners. It ends when the ranks have connected, or after `deadline_s` without one.
-/// local: a listening Unix socket with root_name() for ranks of this host, which is cheaper than TCP; may be empty.
+/// Starts the root's thread on the listeners. It ends when the ranks have connected, or after `deadline_s` if no rank
+/// joins. local: a listening Unix socket with root_name() for ranks of this host, which is cheaper than TCP; may be
+/// empty.
 Status start_rendezvous(Fd local, Listeners listeners, const Secret& secret, double deadline_s);
 /// Returns the name of the root's Unix socket.
 std::string root_name(const Secret& secret);
@@ -54,12 +55,12 @@ std::vector<std::shared_ptr<const std::string>> encode_tables(const std::vector<
 /// The result of a rendezvous.
 struct Met {
   MeshPlan plan;
-  std::vector<PeerInfo> peers;  // by rank; empty for ranks to which the plan has no link, except for this rank
+  std::vector<PeerInfo> peers;  // by rank; from a rendezvous: only this rank's and those to which the plan has a link
   std::unique_ptr<Link> root;   // reports ranks that die before the mesh is connected; send kMeshed when it is. nullptr
                                 // if the communicator is made from another one
 };
-/// Collective. Waits for all ranks. `interrupt`, if set, is called at least every 50 ms and between two attempts to
-/// connect to the root. Its error ends the wait. Errors: those of Bootstrap::join.
+/// Collective. Waits for all ranks. `interrupt`, if set, is called before each attempt to connect to the root and, when
+/// connected, at least every 50 ms. Its error ends the wait. Errors: those of Bootstrap::join.
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Deadline& deadline, const std::function<Status()>& interrupt = nullptr);
 /// Decodes the error in a kRefused or kGaveUp frame.

@@ -129,7 +129,8 @@ class Root {
                                               peer_text(c.rank, peers_[c.rank]), why));
   }
 
-  // That rank has got this error in the handshake. Without this the others would wait for it.
+  // Fails all ranks if one has another encryption setting. That rank has got the error in the handshake; the others
+  // would wait for it.
   void fail_for_encryption(const Arrival& a) {
     fail(StatusCode::kMismatch,
          fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT to the same "

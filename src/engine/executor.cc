@@ -6,8 +6,8 @@
 namespace rondo {
 namespace {
 
-// Stores own + data in dst. `data` is in the transport's memory and may be misaligned for the element type. Then it is
-// copied through a block that stays in the L1 cache.
+// Reduces `own` and `data` into dst. `data` is in the transport's memory and may be misaligned for the element type.
+// Then it is copied through a block that stays in the L1 cache.
 void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::byte* data, bool own_first,
          std::byte* dst, uint32_t bytes) {
   auto add_block = [&](const std::byte* theirs, uint32_t at, uint32_t n) {
@@ -144,7 +144,8 @@ void Executor::post_receive(Operation& op, const ProgramStep& s, const Window& w
               });
 }
 
-// Notes the writer of a message of another operation. If that operation is equal to this one, computes its number.
+// Notes the writer of a message of another operation. Also computes the number of that operation, which is right only
+// if the two calls are equal.
 void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from) {
   const uint32_t found = from.fifo.found_fingerprint(),
                  ahead = (found + kFingerprints - op.fingerprint(s)) % kFingerprints;
@@ -337,7 +338,8 @@ bool Executor::may_overwrite(const std::byte* at, uint64_t bytes) {
   return !sends.any(OpenSends::in(at, bytes));
 }
 
-// Finds the received messages. Returns false if one must be copied into its ring by its writer first.
+// Finds the received messages. Returns false if a writer must first copy its message into the ring, or if an earlier
+// read of a peer's memory has failed for good.
 bool Executor::find_messages(Operation& op, const ProgramStep& s, uint32_t bytes) {
   received_.clear();
   for (const ReadPort* r : s.recv) {

@@ -31,7 +31,7 @@ struct Operation : WorkState {
   std::shared_ptr<const void> plan;  // keeps the programs; nullptr if a blocking call runs alone: the driver keeps them
   const Program* program = nullptr;
   const Program* fallback = nullptr;  // for a direct program: used if a rank's buffers cannot be reached
-  const Program* planned = nullptr;   // the original program, if `program` has become the fallback
+  const Program* planned = nullptr;   // the program at the start; nullptr in the `once` form
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
@@ -91,7 +91,8 @@ class Executor {
       : rank_(rank), ports_(ports), own_bell_(ports.transport().bell(rank)),
         sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
 
-  /// Returns true if a message moved. `lane` must not have finished.
+  /// Returns true if the lane advanced: it moved a message, or finished a step that has none. `lane` must not have
+  /// finished.
   bool step(Operation& op, uint32_t lane) {
     if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
     return step_lane(op, lane);

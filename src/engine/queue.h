@@ -74,7 +74,8 @@ class OperationQueue {
   // For the driver:
   /// Gives the operation its number and adds it to the queue. The operation must live until it is done.
   void admit(Operation& op);
-  /// Runs one pass over all operations that may run. Returns true if a message moved.
+  /// Runs one pass over all operations that may run. Returns true if a lane advanced, an operation ended or the
+  /// transport moved something.
   bool step();
   bool idle() const { return active_.empty(); }
   /// These run one operation of a blocking call on an idle queue, without admission. Call begin_alone, then step_alone

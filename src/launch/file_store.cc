@@ -127,8 +127,8 @@ Expected<std::string> FileStore::write_beside(const std::string& text) const {
   return s;
 }
 
-// If two ranks 0 start at once, neither must replace the other's file. Therefore first rename without replacing, if the
-// file system supports it.
+// If two processes start as rank 0 at once, neither must replace the other's file. Therefore first rename without
+// replacing, if the file system supports it.
 Status FileStore::put_in_place(const std::string& temporary, const Deadline& deadline) {
   const int dir = fd_.get();
   if (::syscall(SYS_renameat2, dir, temporary.c_str(), dir, name_.c_str(), /* RENAME_NOREPLACE */ 1) == 0) return {};

@@ -29,10 +29,12 @@ class FileStore {
   FileStore(FileStore&& o) noexcept = default;
   ~FileStore() { withdraw(); }
 
-  /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting).
+  /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting), and those of
+  /// fetch() for a file that is there already.
   Status publish(const rondo_unique_id& id, const Deadline& deadline);
-  /// Reads the id from the file. For the other ranks. Errors: kTimeout (with the file and its contents), kAborted,
-  /// kUnauthorized (other users own the file or can access it), kSystem.
+  /// Reads the id from the file. For the other ranks. Errors: kTimeout (names the file, and who wrote it if its job is
+  /// dead), kAborted, kUnauthorized (another user owns the file or can access it, or it is a link), kMismatch (damaged,
+  /// or of another version), kSystem.
   Expected<rondo_unique_id> fetch(Rank rank, const Deadline& deadline);
   /// Removes the file that this store has published, if it still exists.
   void withdraw();

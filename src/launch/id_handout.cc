@@ -46,7 +46,7 @@ std::vector<Rank> missing_of(const KnownAskers& known, int nranks) {
   return missing;
 }
 
-// Fits any socket buffer. A peer that does not read only hurts itself.
+// The answer fits any socket buffer. A peer that does not read it harms only itself.
 void answer_all(const KnownAskers& known, StatusCode code, std::string_view text) {
   Encoder w;
   w(static_cast<uint8_t>(code), text);

@@ -68,7 +68,8 @@ void read_rank(Environment* env, const char* rank_name, const char* nranks_name,
     env->complain(fmt::format("{}={} is not below {}={}", rank_name, info->rank, nranks_name, info->nranks));
 }
 
-// Returns RONDO_PORT, or the port after MASTER_PORT (torch's store may use that one), or a port derived from the job.
+// Returns RONDO_PORT, or the port after MASTER_PORT (torch's store may use MASTER_PORT), or a port derived from the
+// job.
 uint16_t derived_port(Environment* env, const LaunchInfo& info) {
   if (env->has("RONDO_PORT")) return static_cast<uint16_t>(env->need_number("RONDO_PORT", 1, kMaxPort));
   if (const int master = env->number_or("MASTER_PORT", 0, 1, kMaxPort); master > 0)

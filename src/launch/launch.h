@@ -1,6 +1,7 @@
 // Launch: reads this process's rank, the number of ranks and their meeting point from a launcher's environment.
 //
-// The launchers are tried in this order. The first with a rank wins. If it is incomplete, the error names the missing
+// The launchers are tried in this order. The first whose rank is set is used (of rondo: any of the three). PMI_RANK
+// beside SLURM_PROCID counts as MPICH's only with MPI_LOCALNRANKS. If it is incomplete, the error names the missing
 // variables:
 //
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself

@@ -124,7 +124,7 @@ Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, c
   return joined;
 }
 
-// Parses "host:port" or "[fe80::1]:port". nullopt for any other text.
+// Parses "host:port" or "[fd00::1]:port". Returns nullopt for any other text.
 std::optional<MeetingPlace> place_from(std::string_view host_port) {
   const size_t colon = host_port.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;

@@ -23,7 +23,7 @@ namespace rondo {
 
 class TorchStore {
  public:
-  /// Retries until the store answers or the deadline passes.
+  /// Retries until a connection is made or the deadline passes.
   static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Deadline& deadline);
   /// Uses a connected stream.
   static TorchStore over(Fd fd) { return TorchStore(std::move(fd)); }

@@ -18,8 +18,9 @@
 
 namespace rondo {
 
-// X(enumerator, name, unit, built in: a core each, shared cores, meaning). The built-in values come from one machine
-// (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` measures a machine's own.
+// X(enumerator, name, unit, built-in value for one rank per core, built-in value for shared cores, what it counts). The
+// built-in values come from one machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo
+// calibrate` measures a machine's own.
 #define RONDO_COST_TERMS(X)                                                                                           \
   X(kCall, "call", "ns", 20, 60, "fixed cost of a call")                                                              \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a task switch")        \
@@ -43,7 +44,7 @@ namespace rondo {
   X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "a copy by the kernel in calls larger than huge_bytes")   \
   X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: latency")                                   \
   X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to another host: CPU time at each end")                \
-  X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "the busiest host's link, in its busier direction")
+  X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "bytes that the busiest host sends to other hosts")
 
 enum class CostTerm : uint8_t {
 #define RONDO_X(e, ...) e,
@@ -95,7 +96,7 @@ struct CostCase {
   bool rounds = false;     // direct: rounds the data it reads to the wire type
   double lap_bytes = 0;    // range of its messages in each ring (protocol/fifo.h)
   bool whole_ring = false;  // that range is used even if the call is shorter
-  bool both_send = false;  // two ranks of two hosts: their one link runs both ways from the start
+  bool both_send = false;   // two ranks on two hosts: both send from the start
 };
 
 /// Returns how often each constant counts. Uses only near_bytes and huge_bytes of `model`.

@@ -49,8 +49,9 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   return it->second;
 }
 
-// A chunk that fits one message is sent as one. A longer chunk may be sent in shorter messages: a lap of them stays in
-// the second-level cache beside the caller's data (docs/architecture.md, "Staging").
+// Returns the message sizes to compare. RONDO_MESSAGE_BYTES leaves only one. A chunk of up to 16 KiB is one message. A
+// longer chunk may also be sent in messages of 16 KiB, because a lap of them stays in the second-level cache beside the
+// caller's data (docs/architecture.md, "Staging").
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
@@ -68,12 +69,14 @@ bool Planner::may_use_whole_ring(double message_bytes) const {
 }
 uint64_t Planner::ring_bytes() const { return SegmentLayout(nranks_).data_bytes(); }
 
-// Returns the message size between hosts, for a chunk of more than 64 KiB. There are as few messages as the longest
-// message permits, but at least four if ranks forward them and hosts do not share cores. For a sum the longest message
-// is half as long, so that its first part is sent while the rest arrives, unless the ranks' own cores copy the bytes of
-// the link and are always busy. If the transport has no long messages, or hosts have several ranks and the call is no
-// all-reduce, a message is two equal pieces of the chunk. The network sends a message in pieces that are slightly
-// shorter than the kernel's TCP segment of 64 KiB, so that the header fits too.
+// Returns the message size between hosts, for a chunk of more than 64 KiB. A rank may be adding messages of several
+// ranks of a host at once. Therefore the longest message is divided by their number (`most_here`). There are as few
+// messages as this permits, but at least four if there are more than two ranks, which forward messages, and hosts do
+// not share cores. For a sum the longest message is half as long, so that its first part is sent while the rest
+// arrives, unless the ranks' own cores copy the bytes of the link and are always busy. If the transport has no long
+// messages, or hosts have several ranks and the call is no all-reduce, a message is two equal pieces of the chunk. The
+// network sends a message in pieces that are slightly shorter than the kernel's TCP segment of 64 KiB, so that the
+// header fits too.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kPieces = 2, kOverlap = 4, kPieceBytes = 63 * 1024;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
@@ -284,9 +287,9 @@ Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, cons
                  shape, ports_, kernels_);
 }
 
-// Plans a message between two ranks. The protocol and the size of the pieces follow from the length. A long message has
-// so many pieces that its sender must wait for the receiver before the last one. Therefore both ends report a mismatch
-// if their lengths differ.
+// Plans a message between two ranks. The protocol and the size of the pieces follow from the length, the hosts and
+// RONDO_MESSAGE_BYTES. If a message has more pieces than its FIFO has lines (SegmentLayout::data_lines), its sender
+// must wait for the receiver. Then both ends report a mismatch if their lengths differ.
 Status Planner::plan_message(const CallShape& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;

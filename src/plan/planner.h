@@ -28,7 +28,7 @@ struct HostFacts {
   int ranks_per_core = 1;           // rounded up
   bool hosts_pretended = false;     // plans are made for other hosts than the real ones (RONDO_HOSTS)
   bool hosts_share_cores = false;   // hosts share cores, and there are more ranks than cores
-  bool hosts_share_kernel = false;  // all hosts share a kernel: it copies their link's data on the ranks' own cores
+  bool hosts_share_kernel = false;  // all hosts run on one kernel, which copies on the ranks' own cores
 };
 /// Agreed when the communicator is made: rank 0's settings and measured constants.
 struct PlannerSettings : HostFacts {
@@ -46,7 +46,7 @@ struct Candidate {
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 0;  // longest message
   bool whole_ring = false;     // its messages use the whole ring in turn (protocol/fifo.h), not a lap of few messages
-  CostVector counts{};         // number of each constant
+  CostVector counts{};         // how often each constant counts (cost_counts)
   double forecast_ns = 0;
 };
 
@@ -159,8 +159,8 @@ class Planner {
   uint64_t ring_bytes() const;  // of a connection on one host
   uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
-  /// Returns the lap (protocol/fifo.h) in messages. Ranks that share a core also share its caches. A shorter lap keeps
-  /// more of their messages there. The same is true for the longer messages between hosts.
+  /// Returns the lap (protocol/fifo.h) in messages. A shorter lap keeps more messages in the core's caches. It is used
+  /// if ranks share a core, because they share its caches, and between hosts, because messages are longer there.
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 || !hosts_.one_host() ? kRingMessages : 32; }
 
   Rank rank_;

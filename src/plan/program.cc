@@ -79,7 +79,7 @@ class Compiler {
     }
   }
 
-  // The buffer is cut as the output, else as the input.
+  // Returns true if the chunks of `b` have the lengths of the output's chunks, false if those of the input's chunks.
   bool like_out(Buffer b) const { return b == Buffer::kOut || (b == Buffer::kScratch && !p_.scratch_like_in); }
 
   Extent chunk(Buffer b, uint16_t first, uint16_t k) const {
@@ -123,7 +123,7 @@ class Compiler {
     }
     RONDO_TRY(connect(i, step));
     const bool converts =
-        p_.mixed && !(step.is(kFlagDirect) && step.src_buffer != Buffer::kIn);  // except peers' results
+        p_.mixed && !(step.is(kFlagDirect) && step.src_buffer != Buffer::kIn);  // a peer's `out` has the output's type
     step.copies = !converts && !step.prescale && !(step.is(kFlagFinal) && p_.divide_by != 0) &&
                   step.recv_peers.size() + (step.has(kVerbSrc) ? 1 : 0) == 1;
     p_.lanes.back().push_back(std::move(step));

@@ -1,7 +1,7 @@
 // Program: a rank's schedule compiled for one shape of call. It adds the sizes: element extents per chunk, the loop,
 // the protocol, the connections' ends and the kernels. All are resolved once; a repeated call resolves nothing.
 //
-// Thread safety: a Program is immutable except for its ports, which belong to the communicator's driver.
+// Thread safety: a Program is immutable, except for its ports and `traced`. These belong to the communicator's driver.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ enum class Protocol : uint8_t { kInline, kSimple };
 constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
 inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
 
-/// Instead of a lap's number of messages: the lap is the whole ring.
+/// A value of ProgramShape::lap_messages: the lap is the whole ring.
 inline constexpr uint32_t kWholeRing = 0;
 
 /// An instruction with its operands resolved. Chunk ranges are unrolled: one message per chunk.
@@ -33,14 +33,15 @@ struct ProgramStep {
   Buffer src_buffer, dst_buffer;
   bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales it here
   bool copies;    // one source, passed on unchanged
-  bool as_wire;   // mixed types: rounds its result to the wire type first
+  bool as_wire;   // mixed types: dst gets the result rounded to the wire type first
   uint16_t src_position;
   uint32_t fingerprint;                  // of its messages' shape
   uint16_t wait_lane, wait_pc;           // for a wait
   uint16_t further_receives;             // number of directly following steps in its lane that only receive messages
   int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces and lower()
-  Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
-  // For the `once` form: the whole message. once_bytes: in the ring; 0 for Inline messages and credits.
+  Extent src, dst;                       // elements of the whole chunk; a side without one has the other's length
+  // For the `once` form: elements and steps of the whole message, and its bytes in the ring (0 for Inline messages and
+  // credits).
   uint32_t once_elems, once_steps, once_bytes;
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
@@ -65,7 +66,7 @@ struct ProgramShape {
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
   uint32_t lap_messages = 32;           // lap of the ring's messages; at least kRingMessages, or kWholeRing
-  bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction
+  bool direct = false, pushes = false;  // of the algorithm; set on all its ranks
 };
 
 /// A message of a step: one loop's part of its data.
@@ -98,7 +99,7 @@ struct Program {
   MixedKernel mixed_kernel;
   uint32_t divide_by;   // avg: the number of ranks
   bool premul;
-  bool direct;          // its first credits carry addresses
+  bool direct;          // its credits carry the addresses of the buffers
   bool pushes;          // writes into the peers' buffers: they must be mapped (reading also works by copies)
   std::vector<ProgramLane> lanes;
   // The `once` form: the steps with a message, lane by lane, each lane to its end. A program has it if it has one loop

@@ -284,7 +284,7 @@ class FifoReader {
   /// Call it after reading at zero_copy_at(). Returns true if the data read is the message. Returns false if the writer
   /// has moved the message into the ring meanwhile.
   bool was_zero_copy() const { return (Mem::fetch_add(zero_copy_word(), 0) & ~kRefused) != 0; }
-  /// Requests the message in the ring, because it cannot be read at its address.
+  /// Asks the writer to copy the message into the ring, because this reader cannot read it at its address.
   void refuse() const { Mem::fetch_or(zero_copy_word(), kRefused); }
   bool is_refused() const { return (Mem::load_acquire(zero_copy_word()) & kRefused) != 0; }
   RONDO_HOST_DEVICE const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }

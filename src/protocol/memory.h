@@ -33,7 +33,7 @@ struct HostMem {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
 #endif
   }
-  /// Everything before fence(), in this thread or before a barrier that it has passed, precedes its later
+  /// What this thread did before fence(), and what others did before a barrier that it had passed, precedes its later
   /// store_fenced().
   static void fence() {}
   static void store_fenced(uint64_t* p, uint64_t v) { store_release(p, v); }

@@ -27,7 +27,7 @@ namespace rondo {
 struct alignas(64) Doorbell {
   uint32_t asleep;  // the futex word: 1 while its owner sleeps
   uint32_t cpu;     // 1 + the processor of the owner's last yield; 0: unknown
-  uint32_t yields;  // the owner's own count, if ranks are oversubscribed or have a home_cpu
+  uint32_t yields;  // number of the owner's yields; counted only if ranks are oversubscribed or have a home_cpu
   uint32_t pad[13];
 };
 
@@ -133,9 +133,10 @@ int nth_cpu(int index);
 /// Moves the calling thread to this processor, if it may run there, and restores its affinity mask. The scheduler
 /// itself does not move threads that yield all the time, so ranks could stay distributed unevenly.
 void go_to_cpu(int cpu);
-/// Moves the owner of `bells[own]` to another processor if its own processor has at least two more owners than the
-/// other one, and it is the last owner there. A nullptr in `bells` stands for an owner on another host. A scheduler
-/// considers only runnable threads. It can leave 3 of them on one processor and 1 on another for long.
+/// Moves the calling thread, the owner of `bells[own]`, to another processor if its own processor has at least two more
+/// owners than the other one, and no owner there has a higher index. A nullptr in `bells` stands for an owner on
+/// another host. A scheduler considers only runnable threads. It can leave 3 of them on one processor and 1 on another
+/// for long.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

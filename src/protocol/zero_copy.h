@@ -4,8 +4,8 @@
 //   Posted receive   the reader posts the destination of its next message. The transport stores the data there
 //
 // If writer and reader share no memory, the transport sends the data from the buffer (ZeroCopySend). If they share a
-// ring, and the kernel lets the reader read the writer's memory, the line contains the address (DataPlace in fifo.h),
-// and the reader copies the data from there:
+// ring in a communicator of several hosts, and the kernel lets the reader read the writer's memory, the line may
+// contain the address (DataPlace in fifo.h), and the reader copies the data from there:
 //
 //   writer   posts the line with the address. It copies the data into the ring when it needs its buffer, when its call
 //            fails, or when its call is over and a reader is late

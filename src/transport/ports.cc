@@ -5,7 +5,7 @@
 namespace rondo {
 namespace {
 
-// A reader's FIFO before its writer has made the connection: a line that never arrives.
+// Returns a FIFO with one line that never arrives. A reader uses it until the writer has made the connection.
 FifoView never() {
   alignas(64) static HeaderLine line{};  // never written
   FifoView v;

@@ -72,18 +72,18 @@ class OpenSends {
     bool by_address() const { return port->zero_copy_sends == nullptr; }
     bool is_open() const { return by_address() ? !port->fifo.is_read(step) : port->zero_copy_send(step).is_out(step); }
   };
-  /// The sends of a call.
+  /// Returns a predicate for find(), any() and reclaim(): true for the sends of a call.
   static auto of(const void* call) {
     return [=](const Send& s) { return s.call == call; };
   }
-  /// The sends of some of these bytes.
+  /// As of(): true for the sends whose data overlap these bytes.
   static auto in(const std::byte* at, uint64_t bytes) {
     return [=](const Send& s) { return at < s.data + s.bytes && s.data < at + bytes; };
   }
 
   void add(const Send& s);
   bool empty() const { return sends_.empty(); }
-  /// Returns the first such send, which may be complete; nullptr if there is none.
+  /// Returns the first send that `which` selects; nullptr if there is none. The send may be complete.
   template <class Which>
   const Send* find(Which which) const {
     const auto found = std::find_if(sends_.begin(), sends_.end(), which);
@@ -131,7 +131,7 @@ struct ReadPort {
   }
   /// Returns true if the arrived message cannot be pulled and its writer has not copied it into the ring yet.
   bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.zero_copy_at() != 0; }
-  /// Requests a message in the ring that cannot be pulled, and wakes its writer.
+  /// Asks the writer to copy the message into the ring, because this rank cannot pull it. Wakes the writer.
   void refuse() const {
     fifo.refuse();
     if (writer_bell != nullptr) ring(*writer_bell);
@@ -151,7 +151,7 @@ struct ReadPort {
 class PortTable {
  public:
   PortTable(Rank rank, Transport& transport) : rank_(rank), transport_(transport) {}
-  /// Returns the writing end of the connection to `readers`. There is one port for each reader. If their group is not
+  /// Returns the writing end of the connection to `readers`, which has one entry for each reader. If their group is not
   /// kUnicast, the connection is a multicast.
   Expected<WritePort*> writer(const std::vector<Port>& readers, bool inline_only);
   /// Returns the reading end of the connection from `from`. Its writer may not have made it yet.

@@ -5,7 +5,7 @@
 //          <--space-- counter   <==credits===  counter  <--frees--
 //
 // Both ends name a connection by its key, with a channel (ConnectionKey::channel > 0), and provide their memory; the
-// proxy keeps the two equal. Nothing is sent before the reader has registered its memory.
+// proxy keeps the two equal. The writer must not post before is_received() is true for each reader.
 //
 // Slots of the stream engine work the same way (SlotFlags): a full slot here becomes full there, an empty slot there
 // becomes empty here.
@@ -47,7 +47,7 @@ class Proxy {
                            uint64_t slot_bytes) = 0;
   /// True once `reader` has registered its memory. Never blocks; call again.
   virtual bool is_received(const ConnectionKey& key, Rank reader) = 0;
-  /// True if devices may post from now on: the proxy then polls continuously, which takes a processor.
+  /// Sets whether devices may post. While they may, the proxy looks for messages all the time, when idle every 20 us.
   virtual void attend(bool on) = 0;
 };
 

@@ -58,7 +58,8 @@ void populate(const FifoView& v, int advice) {
 }  // namespace
 
 // A Simple connection's ring is 2 MiB, about the size of a core's second-level cache. Readers of a much smaller ring
-// read from the writer's cache, which is slower (docs/architecture.md, "Staging"). It is smaller for many ranks.
+// read from the writer's cache, which is slower (docs/architecture.md, "Staging"). With more than 16 ranks it is 1.1
+// MiB. Long messages (set_longest_message) make it larger.
 SegmentLayout::SegmentLayout(int n, uint32_t longest_bytes) : nranks(n), longest_message_bytes(longest_bytes) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);

@@ -32,7 +32,8 @@ struct SegmentLayout {
   uint32_t max_connections;
   uint32_t data_lines;  // of a Simple connection
   uint32_t longest_message_bytes;
-  /// Its ring: on one host as many messages as lines, and the guaranteed number of the longest messages.
+  /// Returns the length of its ring: enough for one message of 64 KiB for each line, and for kRingMessages + 1 of the
+  /// longest messages.
   uint32_t data_bytes() const {
     return std::max(data_lines * kMostMessageBytes / 2, (kRingMessages + 1) * longest_message_bytes);
   }

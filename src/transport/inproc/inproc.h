@@ -27,7 +27,7 @@ class InprocWorld {
  private:
   friend class InprocTransport;
   explicit InprocWorld(int nranks) : layout_(nranks) {}
-  /// The allocation of one ordinal, as its first rank made it.
+  /// The n-th call of alloc on all ranks. `bytes` and `first` are those of the rank that made it first.
   struct Allocation {
     uint64_t bytes;
     Rank first;

@@ -26,7 +26,7 @@ enum class MessageKind : uint8_t {
   kSlot,    // step: number of a proxied slot; data: its content
   kSlotEmpty,
 };
-/// Kinds with data too long for an extra copy. They have a line, whether it is used or not.
+/// Returns true for the kinds whose data are too long for an extra copy. Their header has a line, used or not.
 constexpr bool has_line(MessageKind k) { return k == MessageKind::kData || k == MessageKind::kSlot; }
 
 /// Precedes every message. One layout on all hosts: ranks are of one build, whose version the handshake checks. It

@@ -1,5 +1,5 @@
-// The networks between hosts: a table with one row for each (RONDO_NETWORKS in config/networks.h). The folder
-// transport/NAME/ of a network makes its rails and describes it.
+// The networks between hosts: a table with one row for each (RONDO_NETWORKS in config/networks.h). The code in
+// transport/NAME/ makes the rails of network NAME and describes the network.
 //
 // Thread safety: constant.
 #pragma once

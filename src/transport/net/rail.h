@@ -4,7 +4,8 @@
 // The base class counts the pending messages of each peer, stores which peers are lost and why, and seals messages.
 // A derived class makes the connections and moves the bytes.
 //
-// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress() and push().
+// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress(), push() and
+// recall().
 #pragma once
 
 #include <memory>
@@ -50,7 +51,7 @@ class Rail {
   virtual bool progress() = 0;
   /// At least the sending part of progress().
   virtual void push() = 0;
-  /// True if received bytes are unprocessed that event_fd() does not report.
+  /// Returns true if some received bytes are not processed yet. event_fd() does not report these.
   virtual bool has_unread() const { return false; }
   /// Messages not yet handed to the network.
   uint64_t pending() const { return pending_; }

@@ -3,10 +3,12 @@
 //   rank 0   rail eth0 ======= rail eth0   rank 1       a message takes the rail with the fewest pending messages to
 //            rail eth1 ======= rail eth1                its peer; equal rails take turns
 //
-// Without device names there is one rail over all devices. Rail i of a rank is connected to rail i of its peers,
-// whatever its device is called there. A peer that is lost on one rail is lost.
+// Messages of send_copy() always take the first rail. Without device names there is one rail over all devices. Rail i
+// of a rank is connected to rail i of its peers, whatever its device is called there. A peer that is lost on one rail
+// is lost.
 //
-// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
+// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress(), push() and
+// recall().
 #pragma once
 
 #include <functional>

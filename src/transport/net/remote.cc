@@ -29,7 +29,7 @@ struct Hello {
   uint32_t shares_memory = 0;  // number of ranks that share this host's memory; 0: none
   uint64_t pool_bytes = 0;
   uint64_t session = 0;  // rank 0's is used
-  Sealer::Key key = {};  // the same, for sealed data: sent over encrypted connections only
+  Sealer::Key key = {};  // the same; seals data if encryption is on
   std::string address;
 };
 template <class C>
@@ -248,7 +248,8 @@ Doorbell* RemoteTransport::bell(Rank r) {
 
 // Requests a peer's status pages when they are read, which happens only in long waits. This includes ranks without a
 // connection so far, because all ranks must name a rank that made another call; connecting does not block. With many
-// ranks only connected or awaited ranks are asked: otherwise one late rank would make all ranks connect to all.
+// ranks, page() asks only connected or awaited ranks: otherwise one late rank would make all ranks connect to all.
+// pair_page() may connect.
 bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];

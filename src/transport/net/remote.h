@@ -92,7 +92,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Proxy* proxy() override { return this; }
 
  private:
-  // Proxy (proxy).
+  // The functions of Proxy (transport/proxy.h).
   void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) override;
   void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) override;
   void carry_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
@@ -117,7 +117,7 @@ class RemoteTransport final : public Transport, private Sink, private Proxy {
   Status meet(const Options& options);
   // The number of a rank among those of this host; -1: on another host.
   int index_here(Rank r) const { return machines_.same_host(r, rank_) ? machines_.local(r) : -1; }
-  // Too many ranks to connect to all of them: the Bootstrap sends announcements to all.
+  // Returns true if there are too many ranks to connect to all of them. The Bootstrap then sends announcements to all.
   bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;

@@ -112,7 +112,8 @@ class RemoteFifos {
     FifoView view;
     uint64_t credited_steps = 0;  // steps already reported to the writer as read
     uint64_t last_bytes = 0;  // of data
-    bool used_posted_receive = false;  // by the last message that was placed before it was complete
+    // The last message that was placed before it was complete went to a posted receive, or waits for one.
+    bool used_posted_receive = false;
     PostedReceive posted_receive;
     /// Returns true if the writer may find no space in the ring without a credit for the steps before `read`.
     bool writer_may_lack_space(uint64_t read) const;

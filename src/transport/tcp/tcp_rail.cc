@@ -24,7 +24,7 @@ constexpr size_t kShareBytes = 48 * 1024;        // longer messages may share a 
 constexpr size_t kMostAtOnce = 16;               // messages in one write call
 constexpr size_t kFewConnections = 4;            // are polled one by one, without epoll
 constexpr uint32_t kLivelyPasses = 1024;         // a connection is lively for this many passes after receiving
-constexpr uint32_t kListPasses = 8;              // passes between two uses of epoll at least
+constexpr uint32_t kListPasses = 8;              // passes between two uses of epoll at most
 constexpr size_t kMostUnknown = 64;              // unauthenticated connections beyond one per rank
 constexpr uint64_t kConnectNs = 10'000'000'000;  // time limit for reconnecting after unanswered connections
 constexpr uint64_t kFirstPauseNs = 1'000'000;    // pause before the first reconnection, doubled each time
@@ -214,7 +214,7 @@ bool TcpRail::write_greeting(Connection& c) {
   return true;
 }
 
-// Writes as much as the kernel takes. All messages posted since the last time go in one call: a credit costs almost
+// Writes as much as the kernel takes. Up to kMostAtOnce messages go in one call. A credit therefore costs almost
 // nothing together with data.
 void TcpRail::write(Connection& c) {
   if (!c.fd) return;
@@ -382,7 +382,7 @@ bool TcpRail::recall(uint64_t, uint64_t) {
   return true;
 }
 
-// The peer's kernel has everything that was written, even if this process ends.
+// Returns true if the peers' kernels have everything that was sent. The end of this process then loses nothing.
 bool TcpRail::flush() {
   return std::all_of(connections_.begin(), connections_.end(), [](const auto& c) {
     int unacknowledged = 0;

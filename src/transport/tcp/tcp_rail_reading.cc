@@ -81,7 +81,8 @@ bool TcpRail::read_header(Connection& c) {
     return false;
   }
   if (held < sizeof f + f.header_bytes) return false;
-  // Checked before it waits for that many bytes. Sealed messages never wait for their readers, so this runs once.
+  // Check the lengths before waiting for so many bytes. This runs once for each message, because sealed messages never
+  // wait for their readers.
   if (is_sealed() && !is_proven(c.peer, {reinterpret_cast<const char*>(&f), kLengthsBytes}, f.proof)) {
     nonsense(c);
     return false;

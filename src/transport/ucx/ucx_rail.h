@@ -1,7 +1,8 @@
 // UcxRail: a rail over one UCP worker, over UCX's choice of devices or over one of them.
 //
-// Messages are UCX's active messages: eager over TCP, and in UCX's mode if a device reads memory by itself. An endpoint
-// is made at its first use. Its failure is stored as the loss of that rank, with UCX's text. Thread safety: as Rail.
+// Messages are UCX's active messages. They are eager; only if a device has RDMA, UCX chooses the mode of messages that
+// are not copied. An endpoint is made at its first use. Its failure is stored as the loss of that rank, with UCX's
+// text. Thread safety: as Rail.
 #pragma once
 
 #include <functional>
