@@ -101,9 +101,14 @@ TEST(ProcessErrors, AllocDoesNotHoldUpEarlierCalls) {
           call.algorithm = "ring";  // messages both ways: neither rank can finish alone
           ASSERT_TRUE(
               is_ok(comm.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kMax, &call, &work)));
-          if (comm.rank() == i % 2) EXPECT_TRUE(is_ok(work.wait()));
-          EXPECT_TRUE(is_ok(comm.alloc(4096).status()));
-          if (comm.rank() != i % 2) EXPECT_TRUE(is_ok(work.wait()));
+          const bool waits_first = comm.rank() == i % 2;
+          if (waits_first) {
+            ASSERT_TRUE(is_ok(work.wait()));
+          }
+          ASSERT_TRUE(is_ok(comm.alloc(4096).status()));
+          if (!waits_first) {
+            ASSERT_TRUE(is_ok(work.wait()));
+          }
         }
       },
       options);
