@@ -89,12 +89,12 @@ TEST(ProcessErrors, AllocWithoutTheOthersTimesOut) {
 // A rank may wait for its earlier calls before it calls alloc. The others then go on with these calls in alloc.
 TEST(ProcessErrors, AllocDoesNotHoldUpEarlierCalls) {
   SpawnOptions options;
-  options.config.init_deadline_s = 5;
-  options.deadline_s = 20;
+  options.config.init_deadline_s = 15;
+  options.deadline_s = 60;
   spawn(
       World::kProcesses, 2,
       [](Communicator& comm) {
-        std::vector<float> data(8 << 20, 1);
+        std::vector<float> data(4 << 20, 1);
         for (int i = 0; i < 3; ++i) {
           Work work;
           CallOptions call;
