@@ -139,6 +139,7 @@ CudaTransport::~CudaTransport() {
 Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
   if (shares_with_processes()) {
     RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));
+    shared_->adopt_alloc();
     *address = shared_->describe(memory, bytes);
     return static_cast<std::byte*>(memory);
   }
