@@ -91,7 +91,10 @@ class SettingValues {
   /// Reads all input through the two functions. Errors: kInvalidArgument naming the variable or file:line, the key and
   /// the expected form; kSystem (a file cannot be read). An unknown key is not an error, see unknown().
   static Expected<SettingValues> load(const EnvLookup& environment, const FileLookup& files);
-  /// Adds lines as in a file. They replace earlier values. Errors: those of load.
+  /// Adds lines of a file called `name`. They replace earlier values. An empty `from` stands for "name:line". Errors:
+  /// those of load.
+  Status add_lines(std::string_view text, const std::string& name, const std::string& from);
+  /// Adds the lines of a rondo_config. Errors: those of load, and a setting that only files may contain.
   Status add_struct(std::string_view text);
   /// Adds the values of a Config: its lines, then its deadlines (0: not set).
   Status add_config(std::string_view lines, double deadline_s, double init_deadline_s);
@@ -110,7 +113,6 @@ class SettingValues {
   const std::vector<std::string>& unknown() const { return unknown_; }
 
  private:
-  Status add_lines(std::string_view text, const std::string& name, const std::string& from);
   std::vector<SettingValue> values_;
   std::vector<std::string> unknown_;
 };

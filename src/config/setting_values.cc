@@ -53,7 +53,7 @@ Expected<SettingValues> SettingValues::load() {
 
 Status set_default_settings(const std::string& lines, const std::string& from) {
   SettingValues tried;
-  RONDO_TRY(tried.add_struct(lines));
+  RONDO_TRY(tried.add_lines(lines, from, from));
   if (!tried.unknown().empty()) return Status(StatusCode::kInvalidArgument, tried.unknown().front());
   const std::lock_guard guard(default_lines().mutex);
   default_lines().lines = lines;

@@ -263,6 +263,8 @@ TEST(Settings, DefaultsOfTheProgramAreTheWeakest) {
   EXPECT_EQ(values->find("proto")->from, "the program");
   EXPECT_TRUE(fails_with(set_default_settings("algo = treee", ""), StatusCode::kInvalidArgument, {"algo = treee"}));
   EXPECT_TRUE(fails_with(set_default_settings("allgo = ring", ""), StatusCode::kInvalidArgument, {"allgo"}));
+  ASSERT_TRUE(is_ok(set_default_settings("socket_ifname = lo", "the program")));
+  EXPECT_EQ(read_process_settings()->socket_ifname, "lo") << "settings of files are accepted here too";
   ASSERT_TRUE(is_ok(set_default_settings("", "")));  // restores it for other tests
   EXPECT_EQ(SettingValues::load()->find("proto"), nullptr);
 }
