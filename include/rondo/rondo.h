@@ -157,6 +157,8 @@ RONDO_API rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const
 RONDO_API rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config);
 RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
 RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
+/* Returns the transport's name, such as "shm" or "shm+tcp" (docs/settings.md), valid as long as comm; NULL for NULL. */
+RONDO_API const char* rondo_comm_transport(const rondo_comm* comm);
 /* Returns RONDO_OK, or the error that stopped the communicator. Never blocks. */
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
 /* Aborts the communicator. Later operations on all ranks return RONDO_ABORTED, and the error names this rank. A running
@@ -267,8 +269,17 @@ RONDO_API rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, cons
 
 /* Waits until the work is done and frees it. */
 RONDO_API rondo_status rondo_work_wait(rondo_work* work);
+/* Waits until the work is done, for at most this long. Returns RONDO_IN_PROGRESS if it is not. It then goes on. Does not
+ * free the work. */
+RONDO_API rondo_status rondo_work_wait_for(rondo_work* work, double seconds);
 /* Returns RONDO_OK if the work is done, RONDO_IN_PROGRESS, or the error. Does not free the work. */
 RONDO_API rondo_status rondo_work_test(rondo_work* work);
+/* Calls fn(arg, status, error) once, when the work is done, also if it fails. error is the sentence that explains the
+ * status, empty for RONDO_OK; it is valid during the call. fn runs on a thread of rondo's own, after the functions of
+ * works that were done earlier. It may make calls of rondo, and wait for them. A work may have several functions. They
+ * are called even if the work has been freed and the communicator destroyed. */
+typedef void (*rondo_done_fn)(void* arg, rondo_status status, const char* error);
+RONDO_API rondo_status rondo_work_on_done(rondo_work* work, rondo_done_fn fn, void* arg);
 /* Frees the work without waiting. The operation still completes. */
 RONDO_API rondo_status rondo_work_free(rondo_work* work);
 
@@ -297,6 +308,10 @@ RONDO_API rondo_status rondo_deregister(rondo_comm* comm, void* ptr);
 /* Writes, as one line, the plan that such a call would get, and why: at most capacity bytes with the final 0. */
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
+/* Sets *us to the forecast time of such a call, in microseconds, in a sequence of calls without pause. call: as for the
+ * collective, or NULL; premul may be NULL. */
+RONDO_API rondo_status rondo_forecast_us(rondo_comm* comm, const char* collective, uint64_t count_elems,
+                                         rondo_dtype dtype, rondo_op op, int root, const rondo_call* call, double* us);
 
 /* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator
  * and keeps the newest num_records (0: 65536). rondo_trace_stop, or destroying the communicator, writes
@@ -304,6 +319,11 @@ RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collecti
  * directory/rank-R-comm-C.flight.json for `rondo diagnose`, even while another thread is in an operation. */
 RONDO_API rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records);
 RONDO_API rondo_status rondo_trace_stop(rondo_comm* comm);
+/* Adds an activity of the caller to the trace, in the timeline row `track`, from begin to end on rondo_trace_clock().
+ * Does nothing if comm is not traced. The trace keeps the newest 65536 spans. */
+RONDO_API uint64_t rondo_trace_clock(void);
+RONDO_API rondo_status rondo_trace_span(rondo_comm* comm, const char* track, const char* name, uint64_t begin,
+                                        uint64_t end);
 RONDO_API rondo_status rondo_flight_record(rondo_comm* comm, const char* directory);
 
 #ifdef __cplusplus

@@ -127,6 +127,15 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   return {};
 }
 
+// Returns RONDO_OK, or an error that names the null argument or the unknown collective.
+rondo_status find_collective(rondo_comm* comm, const char* name, Collective* found) {
+  if (comm == nullptr || name == nullptr) return null_argument(comm == nullptr ? "comm" : "collective", comm);
+  const auto c = collective_from_name(name);
+  if (!c) return bad_argument("collective", "is " + std::string(name) + ": there is no such collective", comm);
+  *found = *c;
+  return RONDO_OK;
+}
+
 // The options and the work of a C call. The constructor checks the arguments that only this ABI can get wrong.
 class Entry {
  public:
@@ -236,6 +245,10 @@ rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks) {
   if (comm == nullptr || nranks == nullptr) return null_argument(comm == nullptr ? "comm" : "nranks");
   *nranks = comm->comm->size();
   return RONDO_OK;
+}
+
+const char* rondo_comm_transport(const rondo_comm* comm) {
+  return comm != nullptr ? comm->comm->transport().data() : nullptr;
 }
 
 rondo_status rondo_comm_error(rondo_comm* comm) {
@@ -404,6 +417,20 @@ rondo_status rondo_work_test(rondo_work* work) {
   return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->error.get());
 }
 
+rondo_status rondo_work_wait_for(rondo_work* work, double seconds) {
+  if (work == nullptr) return null_argument("work");
+  const rondo::Status s = work->work.wait_for(seconds);
+  return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->error.get());
+}
+
+rondo_status rondo_work_on_done(rondo_work* work, rondo_done_fn fn, void* arg) {
+  if (work == nullptr || fn == nullptr) return null_argument(work == nullptr ? "work" : "fn");
+  return report(work->work.on_done([fn, arg](const rondo::Status& s) {
+                  fn(arg, static_cast<rondo_status>(s.code()), std::string(s.message()).c_str());
+                }),
+                work->error.get());
+}
+
 rondo_status rondo_work_free(rondo_work* work) {
   delete work;
   return RONDO_OK;
@@ -440,19 +467,30 @@ rondo_status rondo_deregister(rondo_comm* comm, void* ptr) {
 
 rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
                                 rondo_op op, char* text, size_t capacity) {
-  if (comm == nullptr || collective == nullptr || text == nullptr)
-    return null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
+  if (text == nullptr) return null_argument("text", comm);
   if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
-  const auto c = rondo::collective_from_name(collective);
-  if (!c)
-    return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is no such collective", comm);
+  Collective c;
+  if (const rondo_status s = rondo::find_collective(comm, collective, &c); s != RONDO_OK) return s;
   if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
-  if (const rondo::Status s = impl_of(*comm->comm).check_planned({*c, count_elems}); !s.ok()) return report(s, comm);
-  const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
+  if (const rondo::Status s = impl_of(*comm->comm).check_planned({c, count_elems}); !s.ok()) return report(s, comm);
+  const std::string why = comm->comm->explain_plan(c, count_elems, static_cast<rondo::Dtype>(dtype),
                                                    static_cast<rondo::Op>(op));
   std::strncpy(text, why.c_str(), capacity - 1);
   text[capacity - 1] = '\0';
   return RONDO_OK;
+}
+
+rondo_status rondo_forecast_us(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
+                               rondo_op op, int root, const rondo_call* call, double* us) {
+  if (us == nullptr) return null_argument("us", comm);
+  Collective c;
+  if (const rondo_status s = rondo::find_collective(comm, collective, &c); s != RONDO_OK) return s;
+  const rondo::Entry e(comm, dtype, op, call, nullptr);
+  if (!e.ok()) return e.code();
+  const auto forecast = comm->comm->forecast_us(c, count_elems, static_cast<rondo::Dtype>(dtype),
+                                                static_cast<rondo::Op>(op), root, e.options());
+  if (forecast.ok()) *us = *forecast;
+  return report(forecast.status(), comm);
 }
 
 rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records) {
@@ -463,6 +501,15 @@ rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t
 rondo_status rondo_trace_stop(rondo_comm* comm) {
   if (comm == nullptr) return null_argument("comm");
   return report(rondo::trace_stop(*comm->comm), comm);
+}
+
+uint64_t rondo_trace_clock(void) { return rondo::trace_clock(); }
+
+rondo_status rondo_trace_span(rondo_comm* comm, const char* track, const char* name, uint64_t begin, uint64_t end) {
+  if (comm == nullptr || track == nullptr || name == nullptr)
+    return null_argument(comm == nullptr ? "comm" : track == nullptr ? "track" : "name", comm);
+  if (rondo::is_traced(*comm->comm)) rondo::trace_span(*comm->comm, {track, name, begin, end});
+  return RONDO_OK;
 }
 
 rondo_status rondo_flight_record(rondo_comm* comm, const char* directory) {

@@ -13,6 +13,8 @@
 #include "api/machine_probe.h"
 #include "api/process_control.h"
 #include "api/thread_control.h"
+#include "base/callbacks.h"
+#include "base/forks.h"
 #include "base/thread.h"
 #include "bootstrap/rendezvous.h"
 #include "device/device_side.h"
@@ -46,18 +48,6 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
 // does not keep the process from exiting, and ends when it has freed all.
 class Reaper {
  public:
-  static Reaper& of_process() {
-    static std::atomic<Reaper*> newest{nullptr};  // never freed: the thread may outlive static objects
-    Reaper* found = newest.load();
-    while (found == nullptr || !found->here_) {  // a forked child has no thread of its parent
-      Reaper* const mine = new Reaper;
-      mine->parents_ = found;
-      if (newest.compare_exchange_strong(found, mine)) return *mine;
-      delete mine;
-    }
-    return *found;
-  }
-
   /// Takes a communicator. Returns when all are freed, or a second after the first of them was taken.
   void take(std::unique_ptr<CommunicatorImpl> impl) {
     constexpr auto kMostWait = std::chrono::seconds(1);
@@ -97,8 +87,6 @@ class Reaper {
     changed_.notify_all();
   }
 
-  const MadeHere here_ = {};
-  Reaper* parents_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<CommunicatorImpl>> all_;
@@ -111,7 +99,7 @@ class Reaper {
 Communicator::~Communicator() {
   const NoCancel no_cancel;
   if (!impl_->is_of_this_process()) keep_copy(std::move(impl_));
-  else if (impl_->device() != nullptr && impl_->is_aborted()) Reaper::of_process().take(std::move(impl_));
+  else if (impl_->device() != nullptr && impl_->is_aborted()) of_this_process<Reaper>().take(std::move(impl_));
   impl_.reset();
 }
 
@@ -209,18 +197,39 @@ Work::Work(Work&&) noexcept = default;
 Work& Work::operator=(Work&&) noexcept = default;
 Work::~Work() = default;
 
-Status Work::wait() {
-  if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
-  if (!state_->submitted.load(std::memory_order_acquire))
+namespace {
+Status no_operation() { return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation"); }
+
+Status wait_until(WorkState* state, uint64_t end_ns) {
+  if (state == nullptr) return no_operation();
+  if (!state->submitted.load(std::memory_order_acquire))
     return Status(StatusCode::kInvalidArgument, "the operation's group is still open: end it before waiting");
-  if (state_->done.load(std::memory_order_acquire)) return state_->status;
-  RONDO_TRY(state_->backend->check_process());
+  if (state->done.load(std::memory_order_acquire)) return state->status;
+  RONDO_TRY(state->backend->check_process());
   const NoCancel no_cancel;
-  return state_->backend->wait(*state_);
+  return state->backend->wait(*state, end_ns);
+}
+}  // namespace
+
+Status Work::wait() { return wait_until(state_.get(), kNever); }
+
+Status Work::wait_for(double seconds) {
+  if (!(seconds >= 0)) return invalid_argument("seconds is {}: expected 0 or more", seconds);
+  constexpr double kMostSeconds = 1e9;  // 30 years
+  return wait_until(state_.get(), monotonic_ns() + static_cast<uint64_t>(std::min(seconds, kMostSeconds) * 1e9));
+}
+
+Status Work::on_done(std::function<void(const Status&)> fn) {
+  if (state_ == nullptr) return no_operation();
+  if (!fn) return Status(StatusCode::kInvalidArgument, "fn is empty");
+  if (!state_->done.load(std::memory_order_acquire)) RONDO_TRY(state_->backend->check_process());
+  RONDO_TRY(of_this_process<Callbacks>().start());
+  state_->when_done(std::move(fn));
+  return {};
 }
 
 Status Work::test() {
-  if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
+  if (state_ == nullptr) return no_operation();
   if (state_->done.load(std::memory_order_acquire)) return state_->status;
   if (state_->submitted.load(std::memory_order_acquire)) RONDO_TRY(state_->backend->check_process());
   return Status(StatusCode::kInProgress, "");

@@ -24,6 +24,9 @@ struct ControlGather {
   std::function<Status(std::string_view mine, std::vector<std::string>* all)> gather;
 };
 
+/// The end of a wait without a limit.
+inline constexpr uint64_t kNever = UINT64_MAX;
+
 class Backend {
  public:
   explicit Backend(Rank rank) : rank_(rank) {}
@@ -37,8 +40,8 @@ class Backend {
   /// backend. If a call cannot be started, ends its work. Returns the first error.
   virtual Status submit(std::span<Call> calls) = 0;
   virtual std::shared_ptr<WorkState> make_work() { return std::make_shared<WorkState>(this); }
-  /// Waits until a call has ended.
-  virtual Status wait(WorkState& work) = 0;
+  /// Waits until a call has ended. Returns kInProgress if it has not at end_ns on monotonic_ns().
+  virtual Status wait(WorkState& work, uint64_t end_ns) = 0;
   /// Waits until all calls have ended. Returns the first error.
   virtual Status drain() = 0;
   /// Ends this rank's calls. `ended` is the status of the earlier calls. Returns it, or (host memory) kMismatch if

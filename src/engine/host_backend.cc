@@ -183,7 +183,8 @@ Status HostBackend::submit_all(std::span<Call> calls) {
       asynchronous.push_back(&b);
     }
   }
-  for (HostBackend* b : asynchronous) b->kick_progress();
+  for (HostBackend* b : asynchronous)
+    if (b->queue_.outstanding() != 0) b->kick_progress();
   Status ran = run(blocking);
   return first.ok() ? ran : first;
 }
@@ -197,7 +198,7 @@ std::vector<OperationQueue*> HostBackend::queues_of(std::span<const std::shared_
   return queues;
 }
 
-Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
+Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint64_t end_ns) {
   const std::vector<OperationQueue*> queues = queues_of(batch);
   if (queues.empty()) return {};
   QueueWatch watch(queues);
@@ -205,7 +206,8 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
   HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
   for (OperationQueue* q : queues) q->contend();
   constexpr uint32_t kPassesPerCheck = 1 << 14;  // one operation may be stuck while others move
-  for (uint32_t pass = 1; !all_done(batch); ++pass) {
+  bool done = false;
+  for (uint32_t pass = 1; !(done = all_done(batch)) && (end_ns == kNever || monotonic_ns() < end_ns); ++pass) {
     bool moved = false;
     for (OperationQueue* q : queues)
       if (q->drive()) {
@@ -220,12 +222,12 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
     q->stop_contending();
     q->rest();
   }
-  return first_error(batch);
+  return done ? first_error(batch) : Status(StatusCode::kInProgress, "");
 }
 
-Status HostBackend::wait(WorkState& work) {
+Status HostBackend::wait(WorkState& work, uint64_t end_ns) {
   const std::shared_ptr<Operation> op(std::shared_ptr<Operation>(), static_cast<Operation*>(&work));  // the caller's
-  return run(std::span(&op, 1));
+  return run(std::span(&op, 1), end_ns);
 }
 
 Status HostBackend::drain() {

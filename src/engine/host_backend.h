@@ -45,12 +45,13 @@ class HostBackend final : public Backend {
   /// Plans a call and adds it to the queue. Errors: not_started().
   Expected<std::shared_ptr<Operation>> admit(const Call& call);
   /// Drives the queues of these operations until all are done. Returns the first error in their order, or ok.
-  static Status run(std::span<const std::shared_ptr<Operation>> batch);
+  /// kInProgress: they are not done at end_ns.
+  static Status run(std::span<const std::shared_ptr<Operation>> batch, uint64_t end_ns = kNever);
 
   Status check(Call& call) const override;
   Status submit(std::span<Call> calls) override;
   std::shared_ptr<WorkState> make_work() override { return std::make_shared<Operation>(this); }
-  Status wait(WorkState& work) override;
+  Status wait(WorkState& work, uint64_t end_ns) override;
   Status drain() override;
   Status finish(Status ended) override;
   Status error() override;

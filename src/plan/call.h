@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -56,15 +57,26 @@ struct CallShape {
 /// The state of an asynchronous call. The caller's Work and the backend share it until the call is done.
 struct WorkState {
   explicit WorkState(Backend* b = nullptr) : backend(b) {}
-  void end(Status s) {
-    status = std::move(s);
-    submitted.store(true, std::memory_order_release);
-    done.store(true, std::memory_order_release);  // the owner may free it from here on
-  }
-  Backend* backend;
+  ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+  void end(Status s);
+  /// Posts fn(status) to the process's Callbacks when the call is done. Start these first.
+  void when_done(std::function<void(const Status&)> fn);
+
+  Backend* backend;  // nullptr: nobody has a Work of it
   std::atomic<bool> submitted{false};  // false while it waits in an open group
   std::atomic<bool> done{false};
   Status status;  // valid when done
+
+ private:
+  struct OnDone {
+    std::function<void(const Status&)> fn;
+    OnDone* earlier;  // set before it
+  };
+  static OnDone ended_;  // marks the end of a call; it has no function
+  static void post(OnDone* next, const Status& status);
+  std::atomic<OnDone*> on_done_{nullptr};  // the newest
 };
 
 struct Call {

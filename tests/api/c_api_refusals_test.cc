@@ -54,6 +54,7 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
   uint64_t counts[2] = {1, 1};
   float x[4] = {}, y[4] = {};
   char text[64];
+  double us = -1;
   int number = 0;
   void* memory = nullptr;
   constexpr rondo_dtype kType = RONDO_FLOAT32;
@@ -115,6 +116,8 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
        [&] { return rondo_all_to_all_v(c, x, counts, nullptr, y, nullptr, nullptr, kType, nullptr, nullptr); }},
       {"work_wait", "work", [&] { return rondo_work_wait(nullptr); }},
       {"work_test", "work", [&] { return rondo_work_test(nullptr); }},
+      {"work_wait_for", "work", [&] { return rondo_work_wait_for(nullptr, 1); }},
+      {"work_on_done", "work", [&] { return rondo_work_on_done(nullptr, [](void*, rondo_status, const char*) {}, x); }},
       {"alloc", "comm", [&] { return rondo_alloc(nullptr, 8, &memory); }},
       {"alloc", "ptr", [&] { return rondo_alloc(c, 8, nullptr); }},
       {"free", "comm", [&] { return rondo_free(nullptr, x); }},
@@ -126,6 +129,15 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
       {"explain_plan", "comm", [&] { return rondo_explain_plan(nullptr, "reduce", 1, kType, RONDO_SUM, text, 8); }},
       {"explain_plan", "collective", [&] { return rondo_explain_plan(c, nullptr, 1, kType, RONDO_SUM, text, 8); }},
       {"explain_plan", "text", [&] { return rondo_explain_plan(c, "reduce", 1, kType, RONDO_SUM, nullptr, 8); }},
+      {"forecast_us", "comm",
+       [&] { return rondo_forecast_us(nullptr, "reduce", 1, kType, RONDO_SUM, 0, nullptr, &us); }},
+      {"forecast_us", "collective",
+       [&] { return rondo_forecast_us(c, nullptr, 1, kType, RONDO_SUM, 0, nullptr, &us); }},
+      {"forecast_us", "us",
+       [&] { return rondo_forecast_us(c, "reduce", 1, kType, RONDO_SUM, 0, nullptr, nullptr); }},
+      {"trace_span", "comm", [&] { return rondo_trace_span(nullptr, "a", "b", 1, 2); }},
+      {"trace_span", "track", [&] { return rondo_trace_span(c, nullptr, "b", 1, 2); }},
+      {"trace_span", "name", [&] { return rondo_trace_span(c, "a", nullptr, 1, 2); }},
       {"trace_start", "comm", [&] { return rondo_trace_start(nullptr, "/tmp", 0); }},
       {"trace_start", "directory", [&] { return rondo_trace_start(c, nullptr, 0); }},
       {"trace_stop", "comm", [&] { return rondo_trace_stop(nullptr); }},
@@ -192,6 +204,7 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
   rondo_unique_id id{};
   float x[4] = {}, y[4] = {};
   char text[8] = "kept";
+  double us = -1;
   void* memory = nullptr;
   const uint64_t huge[2] = {kHuge / 2, kHuge / 2 + 2}, one[2] = {1, 1};
   const std::vector<std::tuple<const char*, const char*, CCall>> cases = {
@@ -210,6 +223,11 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
        [&] { return rondo_explain_plan(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, text, 0); }},
       {"explain_plan", "count_elems",
        [&] { return rondo_explain_plan(c, "reduce", kHuge, RONDO_FLOAT32, RONDO_SUM, text, 8); }},
+      {"forecast_us", "count_elems",
+       [&] { return rondo_forecast_us(c, "reduce", kHuge, RONDO_FLOAT32, RONDO_SUM, 0, nullptr, &us); }},
+      {"forecast_us", "root", [&] { return rondo_forecast_us(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, 2, nullptr, &us); }},
+      {"forecast_us", "collective",
+       [&] { return rondo_forecast_us(c, "reduces", 1, RONDO_FLOAT32, RONDO_SUM, 0, nullptr, &us); }},
       {"trace_start", "num_records", [&] { return rondo_trace_start(c, "/tmp", kHuge); }},
       {"trace_start", "num_records", [&] { return rondo_trace_start(c, "/tmp", 1); }},
       {"all_reduce", "count_elems",
@@ -222,6 +240,7 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
       {"all_gather_v", "offsets[0]",
        [&] { return rondo_all_gather_v(c, x, y, one, huge, RONDO_FLOAT32, nullptr, nullptr); }}};
   for (const auto& [what, argument, call] : cases) refused(what, argument, call);
+  EXPECT_EQ(us, -1);
   EXPECT_STREQ(text, "kept");
   EXPECT_EQ(made, nullptr);
   EXPECT_EQ(memory, nullptr);

@@ -3,10 +3,12 @@
 // timeout: 60
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rondo/rondo.h"
@@ -162,6 +164,49 @@ TEST_F(CApi, WorkIsTestedAndWaitedForOrFreed) {
   }
   EXPECT_EQ(y[0], 2);
   EXPECT_EQ(y[1], 2);
+}
+
+TEST_F(CApi, AWorkIsWaitedForAWhileAndTellsItsEnd) {
+  struct Heard {
+    std::atomic<int> times{0};
+    rondo_status status = RONDO_IN_PROGRESS;
+    std::string error = "none";
+    static void hears(void* arg, rondo_status status, const char* error) {
+      auto& h = *static_cast<Heard*>(arg);
+      h.status = status;
+      h.error = error;
+      ++h.times;
+    }
+    void wait() const {
+      const Stopwatch watch;
+      while (times == 0 && watch.seconds() < 20) std::this_thread::yield();
+    }
+  } done, failed;
+  float x[2] = {1, 2};
+  rondo_work* work[2] = {};
+  ASSERT_EQ(rondo_all_reduce(comms_[0], &x[0], &x[0], 1, RONDO_FLOAT32, RONDO_SUM, nullptr, &work[0]), RONDO_OK);
+  ASSERT_EQ(rondo_work_on_done(work[0], Heard::hears, &done), RONDO_OK);
+  refused(rondo_work_on_done(work[0], nullptr, &done), RONDO_INVALID_ARGUMENT, {"fn"}, nullptr);
+  EXPECT_EQ(rondo_work_wait_for(work[0], 0.01), RONDO_IN_PROGRESS) << "rank 1 has not called";
+  refused(rondo_work_wait_for(work[0], -1), RONDO_INVALID_ARGUMENT, {"seconds"});
+  EXPECT_EQ(done.times, 0);
+  ASSERT_EQ(rondo_all_reduce(comms_[1], &x[1], &x[1], 1, RONDO_FLOAT32, RONDO_SUM, nullptr, &work[1]), RONDO_OK);
+  for (rondo_work* w : work) EXPECT_EQ(rondo_work_wait_for(w, 20), RONDO_OK);
+  for (rondo_work* w : work) EXPECT_EQ(rondo_work_free(w), RONDO_OK) << "wait_for does not free it";
+  done.wait();
+  EXPECT_EQ(done.times, 1);
+  EXPECT_EQ(done.status, RONDO_OK);
+  EXPECT_EQ(done.error, "");
+  EXPECT_EQ(x[0] + x[1], 6);
+
+  ASSERT_EQ(rondo_all_reduce(comms_[0], &x[0], &x[0], 1, RONDO_FLOAT32, RONDO_SUM, nullptr, &work[0]), RONDO_OK);
+  ASSERT_EQ(rondo_work_on_done(work[0], Heard::hears, &failed), RONDO_OK);
+  EXPECT_EQ(rondo_comm_abort(comms_[1]), RONDO_OK);
+  failed.wait();
+  EXPECT_EQ(failed.times, 1);
+  EXPECT_EQ(failed.status, RONDO_ABORTED);
+  EXPECT_NE(failed.error.find("rank 1"), std::string::npos) << failed.error;
+  EXPECT_EQ(rondo_work_free(work[0]), RONDO_OK);
 }
 
 TEST_F(CApi, BadArgumentsAreRefusedByName) {
@@ -327,6 +372,28 @@ TEST_F(CApi, ExplainPlanFitsItsBuffer) {
   EXPECT_EQ(cut[4], 'x');
   refused(rondo_explain_plan(comms_[0], "all_dance", 1, RONDO_FLOAT32, RONDO_SUM, text, sizeof(text)),
           RONDO_INVALID_ARGUMENT, {"collective", "all_dance"});
+}
+
+TEST_F(CApi, ForecastGrowsWithTheCall) {
+  const auto forecast = [&](uint64_t count, const rondo_call* call) {
+    double us = -1;
+    EXPECT_EQ(rondo_forecast_us(comms_[0], "all_reduce", count, RONDO_FLOAT32, RONDO_SUM, 0, call, &us), RONDO_OK);
+    return us;
+  };
+  EXPECT_GT(forecast(1, nullptr), 0);
+  EXPECT_GT(forecast(1 << 20, nullptr), forecast(1, nullptr));
+  rondo_call ring = RONDO_CALL_INIT;
+  ring.algorithm = "ring";
+  EXPECT_GE(forecast(1 << 20, &ring), forecast(1 << 20, nullptr)) << "the planner takes the least";
+  double us = -1;
+  refused(rondo_forecast_us(comms_[0], "all_dance", 1, RONDO_FLOAT32, RONDO_SUM, 0, nullptr, &us),
+          RONDO_INVALID_ARGUMENT, {"collective", "all_dance"});
+  EXPECT_EQ(us, -1);
+}
+
+TEST_F(CApi, TransportHasAName) {
+  EXPECT_STREQ(rondo_comm_transport(comms_[0]), "inproc");
+  EXPECT_EQ(rondo_comm_transport(nullptr), nullptr);
 }
 
 TEST_F(CApi, AbortIsHeardByTheOtherRank) {

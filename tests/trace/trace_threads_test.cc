@@ -35,11 +35,19 @@ TEST(Tracing, BadArgumentsAreNamed) {
   EXPECT_EQ(rondo_trace_start(nullptr, "x", 0), RONDO_INVALID_ARGUMENT);
   EXPECT_EQ(rondo_trace_stop(comm), RONDO_INVALID_ARGUMENT);
   EXPECT_EQ(rondo_flight_record(comm, nullptr), RONDO_INVALID_ARGUMENT);
+  EXPECT_EQ(rondo_trace_span(comm, "track", "early", 1, 2), RONDO_OK) << "not traced: no effect";
   EXPECT_EQ(rondo_trace_start(comm, folder.path().c_str(), 0), RONDO_OK);
+  const uint64_t begin = rondo_trace_clock();
+  EXPECT_EQ(rondo_trace_span(comm, "track", "compute", begin, rondo_trace_clock()), RONDO_OK);
   EXPECT_EQ(rondo_trace_stop(comm), RONDO_OK);
   EXPECT_EQ(rondo_flight_record(comm, folder.path().c_str()), RONDO_OK);
   rondo_comm_destroy(comm);
-  EXPECT_TRUE(read_traces(folder.path()).ok());
+  const auto traces = read_traces(folder.path());
+  ASSERT_TRUE(is_ok(traces.status()));
+  ASSERT_EQ(traces->size(), 1u);
+  ASSERT_EQ(traces->front().spans.size(), 1u);
+  EXPECT_EQ(traces->front().spans[0].name, "compute");
+  EXPECT_EQ(traces->front().spans[0].begin, begin);
 }
 
 TEST(Tracing, EnvironmentIsCheckedWhenTheCommunicatorIsMade) {

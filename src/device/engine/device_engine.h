@@ -87,7 +87,7 @@ class DeviceEngine final : public Backend {
   Status check(Call& call) const override;
   /// Returns when all calls are in streams. Nothing is launched unless all could be planned and connected.
   Status submit(std::span<Call> calls) override;
-  Status wait(WorkState& work) override;
+  Status wait(WorkState& work, uint64_t end_ns) override;
   Status drain() override;
   /// True if all issued calls have ended.
   bool is_idle();

@@ -251,10 +251,12 @@ void DeviceEngine::wake() {
   watch_changed_.notify_all();
 }
 
-Status DeviceEngine::wait(WorkState& work) {
+Status DeviceEngine::wait(WorkState& work, uint64_t end_ns) {
+  const auto ended = [&] { return work.done.load(std::memory_order_acquire) || stop_; };
   std::unique_lock lock(watch_mutex_);
-  watch_changed_.wait(lock, [&] { return work.done.load(std::memory_order_acquire) || stop_; });
-  return work.status;
+  if (end_ns == kNever) watch_changed_.wait(lock, ended);
+  else watch_changed_.wait_until(lock, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(end_ns)), ended);
+  return ended() ? work.status : Status(StatusCode::kInProgress, "");
 }
 
 // Every call ends: by itself, at its deadline, or soon after an abort or a death. But a call waits for the earlier work
