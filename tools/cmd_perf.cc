@@ -216,7 +216,9 @@ void add_size_options(CLI::App& c, PerfArgs& a) {
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-o,--op", a.ops, "Selects operators: sum prod max min avg mulsum, a list with commas, or all")
+  c.add_option("-o,--op", a.ops,
+               "Selects operators: sum prod max min avg mulsum, a list with commas, or all of these; for integers in "
+               "host memory also band bor bxor")
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);

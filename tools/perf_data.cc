@@ -97,7 +97,7 @@ PerfData::PerfData(const DataSpec& spec)
       inputs_(static_cast<size_t>(spec.nranks)),
       delivered_(static_cast<size_t>(spec.nranks)) {
   const Op op = spec.op;
-  const bool wraps = !is_float(spec.types.input) && (op == Op::kSum || op == Op::kProd || op == Op::kPremulSum);
+  const bool wraps = !is_float(spec.types.input) && op != Op::kMin && op != Op::kMax && op != Op::kAvg;
   raw_ = !mixed_ && (!spec.traits.reduces || wraps);
   if (raw_) return;
   if (!mixed_ && (op == Op::kMin || op == Op::kMax)) build_sorted_tables();
@@ -175,6 +175,9 @@ int64_t PerfData::reduced(uint64_t elem) const {
       case Op::kMin: result = std::min(result, x); break;
       case Op::kMax: result = std::max(result, x); break;
       case Op::kProd: result = static_cast<int64_t>(static_cast<uint64_t>(result) * static_cast<uint64_t>(x)); break;
+      case Op::kBitAnd: result &= x; break;
+      case Op::kBitOr: result |= x; break;
+      case Op::kBitXor: result ^= x; break;
       default: {
         const uint64_t scale = spec_.op == Op::kPremulSum && r % 2 == 1 ? 2 : 1;
         result = static_cast<int64_t>(static_cast<uint64_t>(result) + scale * static_cast<uint64_t>(x));

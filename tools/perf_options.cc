@@ -127,7 +127,8 @@ Expected<std::vector<Dtype>> parse_dtypes(std::string_view text) {
   return parse_list<Dtype>(text, all_names<Dtype>(kNumDtypes, dtype_name), "datatype", dtype_from_any_name);
 }
 Expected<std::vector<Op>> parse_ops(std::string_view text) {
-  return parse_list<Op>(text, all_names<Op>(kNumOps, op_name), "op", op_from_name);
+  const int num = text == "all" ? kNumArithmeticOps : kNumOps;
+  return parse_list<Op>(text, all_names<Op>(num, op_name), "op", op_from_name);
 }
 
 Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options) {

@@ -72,6 +72,7 @@ Expected<const Algorithm*> named_algorithm(Collective collective, std::string_vi
 Expected<std::string> named_protocol(std::string_view name);
 /// Comma-separated names, or "all". Names of rondo or nccl-tests (float, fp32, half, fp16, f8e4m3, ...).
 Expected<std::vector<Dtype>> parse_dtypes(std::string_view text);
+/// "all" stands for the operators of every type.
 Expected<std::vector<Op>> parse_ops(std::string_view text);
 
 /// The sizes of one sweep, ascending, never empty. Errors: kInvalidArgument (maximum below minimum).

@@ -127,8 +127,7 @@ inline std::string name_of_type(MPI_Datatype type) {
 inline std::string name_of_op(MPI_Op op) {
   const std::pair<MPI_Op, const char*> known[] = {
 #define RONDO_X(op) {op, #op}
-      RONDO_X(MPI_LAND),    RONDO_X(MPI_LOR),   RONDO_X(MPI_LXOR),   RONDO_X(MPI_BAND),
-      RONDO_X(MPI_BOR),     RONDO_X(MPI_BXOR),  RONDO_X(MPI_MINLOC), RONDO_X(MPI_MAXLOC),
+      RONDO_X(MPI_LAND),    RONDO_X(MPI_LOR),   RONDO_X(MPI_LXOR),   RONDO_X(MPI_MINLOC), RONDO_X(MPI_MAXLOC),
       RONDO_X(MPI_REPLACE), RONDO_X(MPI_NO_OP), RONDO_X(MPI_OP_NULL)
 #undef RONDO_X
   };
@@ -164,8 +163,11 @@ inline Expected<Op> op_of(MPI_Op op) {
   if (op == MPI_PROD) return Op::kProd;
   if (op == MPI_MAX) return Op::kMax;
   if (op == MPI_MIN) return Op::kMin;
+  if (op == MPI_BAND) return Op::kBitAnd;
+  if (op == MPI_BOR) return Op::kBitOr;
+  if (op == MPI_BXOR) return Op::kBitXor;
   return Status(StatusCode::kUnsupported, "rondo::mpi: there is no operator for " + internal::name_of_op(op) +
-                                              "; rondo has MPI_SUM, MPI_PROD, MPI_MAX and MPI_MIN");
+                                              "; rondo has MPI_SUM, MPI_PROD, MPI_MAX, MPI_MIN and the bitwise ones");
 }
 
 }  // namespace rondo::mpi

@@ -70,7 +70,10 @@ typedef enum rondo_op RONDO_ENUM_INT {
   RONDO_MAX = 2,
   RONDO_MIN = 3,
   RONDO_AVG = 4,
-  RONDO_PREMUL_SUM = 5
+  RONDO_PREMUL_SUM = 5,
+  RONDO_BAND = 6, /* bitwise and, or, exclusive or: of integers, in host memory */
+  RONDO_BOR = 7,
+  RONDO_BXOR = 8
 } rondo_op;
 
 /* The memory of all buffers of a communicator, equal on all its ranks. */
@@ -269,7 +272,7 @@ RONDO_API rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, cons
 
 /* Waits until the work is done and frees it. */
 RONDO_API rondo_status rondo_work_wait(rondo_work* work);
-/* Waits until the work is done, for at most this long. Returns RONDO_IN_PROGRESS if it is not. It then goes on. Does not
+/* Waits for at most this long until the work is done. Returns RONDO_IN_PROGRESS if it is not; it then goes on. Does not
  * free the work. */
 RONDO_API rondo_status rondo_work_wait_for(rondo_work* work, double seconds);
 /* Returns RONDO_OK if the work is done, RONDO_IN_PROGRESS, or the error. Does not free the work. */

@@ -43,17 +43,21 @@ enum class Dtype : uint8_t {
 inline constexpr int kNumDtypes = 0 RONDO_DTYPES(RONDO_X);
 #undef RONDO_X
 
-// X(enumerator, value, name). The values are those of ncclRedOp_t. Integer sums and products wrap. avg divides the sum
-// by the number of ranks once, in the accumulator type, at the instruction that completes the sum (integers truncate
-// toward zero). min and max propagate NaN, because a NaN in a gradient must not vanish (IEEE 754-2019 minimum and
-// maximum; -0 < +0). premul_sum scales each rank's input by that rank's scalar before the addition.
-#define RONDO_OPS(X)        \
-  X(kSum, 0, "sum")         \
-  X(kProd, 1, "prod")       \
-  X(kMax, 2, "max")         \
-  X(kMin, 3, "min")         \
-  X(kAvg, 4, "avg")         \
-  X(kPremulSum, 5, "mulsum")
+// X(enumerator, value, name). The values up to kPremulSum are those of ncclRedOp_t. Integer sums and products wrap. avg
+// divides the sum by the number of ranks once, in the accumulator type, at the instruction that completes the sum
+// (integers truncate toward zero). min and max propagate NaN, because a NaN in a gradient must not vanish (IEEE
+// 754-2019 minimum and maximum; -0 < +0). premul_sum scales each rank's input by that rank's scalar before the
+// addition. The last three combine the bits of integers, in host memory only.
+#define RONDO_OPS(X)         \
+  X(kSum, 0, "sum")          \
+  X(kProd, 1, "prod")        \
+  X(kMax, 2, "max")          \
+  X(kMin, 3, "min")          \
+  X(kAvg, 4, "avg")          \
+  X(kPremulSum, 5, "mulsum") \
+  X(kBitAnd, 6, "band")      \
+  X(kBitOr, 7, "bor")        \
+  X(kBitXor, 8, "bxor")
 
 enum class Op : uint8_t {
 #define RONDO_X(e, v, name) e = v,
@@ -63,6 +67,9 @@ enum class Op : uint8_t {
 #define RONDO_X(...) +1
 inline constexpr int kNumOps = 0 RONDO_OPS(RONDO_X);
 #undef RONDO_X
+/// The operators before the bitwise ones: for every type, in any memory.
+inline constexpr int kNumArithmeticOps = static_cast<int>(Op::kBitAnd);
+constexpr bool is_bitwise(Op op) { return static_cast<int>(op) >= kNumArithmeticOps; }
 
 /// The ranks that pass a buffer to a collective.
 enum class Holders : uint8_t { kNobody, kRoot, kEverybody };
@@ -120,6 +127,8 @@ constexpr NumberKind number_kind(Dtype t) {
   return kKinds[static_cast<int>(t)];
 }
 constexpr bool is_float(Dtype t) { return number_kind(t) == NumberKind::kFloat; }
+/// Returns true if values of `t` can be combined by `op`.
+constexpr bool op_combines(Op op, Dtype t) { return !is_bitwise(op) || !is_float(t); }
 constexpr bool is_signed(Dtype t) { return number_kind(t) != NumberKind::kUnsigned; }
 /// Returns true for floats of 8 and 16 bits.
 constexpr bool is_narrow_float(Dtype t) { return is_float(t) && dtype_bytes(t) < 4; }

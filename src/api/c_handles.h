@@ -1,4 +1,4 @@
-// The contents of the C ABI's handles, for the files that implement it.
+// The contents of the C ABI's handles, and the reports of errors, for the files that implement it.
 //
 // Thread safety: LastError has a mutex. For the rest see rondo.h.
 #pragma once
@@ -32,3 +32,15 @@ struct rondo_work {
 struct rondo_abort {
   rondo::AbortToken token;
 };
+
+namespace rondo {
+
+/// Returns the code for the caller and stores the text for rondo_last_error.
+rondo_status report(const Status& s, LastError* error);
+rondo_status report(const Status& s, rondo_comm* comm = nullptr);
+rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm = nullptr);
+rondo_status null_argument(const char* name, rondo_comm* comm = nullptr);
+/// The error names the field.
+Status check_memory(const char* field, rondo_memory value);
+
+}  // namespace rondo

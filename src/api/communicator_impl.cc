@@ -81,11 +81,24 @@ CommunicatorImpl::~CommunicatorImpl() {
   if (control_ != nullptr) control_->leave_because(queue_.cause());
 }
 
+Status CommunicatorImpl::check_bitwise(const CallShape& r) const {
+  if (static_cast<int>(r.op) >= kNumOps)
+    return bad("op", fmt::format("is {}, which is not an operator", static_cast<int>(r.op)));
+  if (!collective_reduces(r.collective)) return {};
+  if (!op_combines(r.op, r.dtype))
+    return unsupported("rank {}: {} combines the bits of integers, but dtype is {}: use an integer type of this size",
+                       rank_, op_name(r.op), dtype_name(r.dtype));
+  if (backend_->ordinal() >= 0)
+    return unsupported("rank {}: {} works in host memory, but this is a communicator of device memory", rank_,
+                       op_name(r.op));
+  return {};
+}
+
 inline Status CommunicatorImpl::check_type(const CallShape& r) const {
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
     return bad("dtype", fmt::format("is {}, which is not an element type", static_cast<int>(r.dtype)));
-  if (static_cast<int>(r.op) >= kNumOps) [[unlikely]]
-    return bad("op", fmt::format("is {}, which is not an operator", static_cast<int>(r.op)));
+  if (is_bitwise(r.op)) [[unlikely]]
+    RONDO_TRY(check_bitwise(r));
   if (r.root < 0 || r.root >= nranks_) [[unlikely]]
     return bad(is_point_to_point(r.collective) ? "peer" : "root",
                fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1));

@@ -51,8 +51,8 @@ using MixedKernel = void (*)(const MixedKernelArgs&);
 struct KernelTable {
   std::string_view level;  // "baseline", "avx2", "avx512"
   Kernel copy;
-  Kernel reduce[kNumDtypes][kNumOps];
-  MixedKernel mixed;  // every mixed row and op
+  Kernel reduce[kNumDtypes][kNumOps];  // nullptr unless op_combines
+  MixedKernel mixed;                   // every mixed row and arithmetic op
 };
 
 enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };

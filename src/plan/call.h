@@ -64,7 +64,7 @@ struct WorkState {
   /// Posts fn(status) to the process's Callbacks when the call is done. Start these first.
   void when_done(std::function<void(const Status&)> fn);
 
-  Backend* backend;  // nullptr: nobody has a Work of it
+  Backend* backend;                    // nullptr: nobody has a Work of it
   std::atomic<bool> submitted{false};  // false while it waits in an open group
   std::atomic<bool> done{false};
   Status status;  // valid when done

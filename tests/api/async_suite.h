@@ -274,7 +274,8 @@ TEST_P(Async, AWaitOfNoTimeIsRefused) {
     SimpleAllReduce call(comm, 10);
     Work work;
     EXPECT_TRUE(fails_with(work.wait_for(1), StatusCode::kInvalidArgument, {"belongs to no operation"}));
-    EXPECT_TRUE(fails_with(work.on_done([](const Status&) {}), StatusCode::kInvalidArgument, {"belongs to no operation"}));
+    EXPECT_TRUE(
+        fails_with(work.on_done([](const Status&) {}), StatusCode::kInvalidArgument, {"belongs to no operation"}));
     ASSERT_TRUE(is_ok(call.start(comm, &work)));
     EXPECT_TRUE(fails_with(work.wait_for(-1), StatusCode::kInvalidArgument, {"seconds"}));
     EXPECT_TRUE(fails_with(work.wait_for(std::nan("")), StatusCode::kInvalidArgument, {"seconds"}));

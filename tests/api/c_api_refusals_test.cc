@@ -117,7 +117,11 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
       {"work_wait", "work", [&] { return rondo_work_wait(nullptr); }},
       {"work_test", "work", [&] { return rondo_work_test(nullptr); }},
       {"work_wait_for", "work", [&] { return rondo_work_wait_for(nullptr, 1); }},
-      {"work_on_done", "work", [&] { return rondo_work_on_done(nullptr, [](void*, rondo_status, const char*) {}, x); }},
+      {"work_on_done", "work",
+       [&] {
+         return rondo_work_on_done(
+             nullptr, [](void*, rondo_status, const char*) {}, x);
+       }},
       {"alloc", "comm", [&] { return rondo_alloc(nullptr, 8, &memory); }},
       {"alloc", "ptr", [&] { return rondo_alloc(c, 8, nullptr); }},
       {"free", "comm", [&] { return rondo_free(nullptr, x); }},
@@ -133,8 +137,7 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
        [&] { return rondo_forecast_us(nullptr, "reduce", 1, kType, RONDO_SUM, 0, nullptr, &us); }},
       {"forecast_us", "collective",
        [&] { return rondo_forecast_us(c, nullptr, 1, kType, RONDO_SUM, 0, nullptr, &us); }},
-      {"forecast_us", "us",
-       [&] { return rondo_forecast_us(c, "reduce", 1, kType, RONDO_SUM, 0, nullptr, nullptr); }},
+      {"forecast_us", "us", [&] { return rondo_forecast_us(c, "reduce", 1, kType, RONDO_SUM, 0, nullptr, nullptr); }},
       {"trace_span", "comm", [&] { return rondo_trace_span(nullptr, "a", "b", 1, 2); }},
       {"trace_span", "track", [&] { return rondo_trace_span(c, nullptr, "b", 1, 2); }},
       {"trace_span", "name", [&] { return rondo_trace_span(c, "a", nullptr, 1, 2); }},
@@ -225,7 +228,8 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
        [&] { return rondo_explain_plan(c, "reduce", kHuge, RONDO_FLOAT32, RONDO_SUM, text, 8); }},
       {"forecast_us", "count_elems",
        [&] { return rondo_forecast_us(c, "reduce", kHuge, RONDO_FLOAT32, RONDO_SUM, 0, nullptr, &us); }},
-      {"forecast_us", "root", [&] { return rondo_forecast_us(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, 2, nullptr, &us); }},
+      {"forecast_us", "root",
+       [&] { return rondo_forecast_us(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, 2, nullptr, &us); }},
       {"forecast_us", "collective",
        [&] { return rondo_forecast_us(c, "reduces", 1, RONDO_FLOAT32, RONDO_SUM, 0, nullptr, &us); }},
       {"trace_start", "num_records", [&] { return rondo_trace_start(c, "/tmp", kHuge); }},

@@ -222,7 +222,8 @@ TEST_F(CApi, BadArgumentsAreRefusedByName) {
   refused(call(comms_[0], x, x, -1, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype"});
   refused(call(comms_[0], x, x, RONDO_DTYPE_DEFAULT, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype", "255"});
   refused(call(comms_[0], x, x, 256 + RONDO_FLOAT32, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype"});
-  refused(call(comms_[0], x, x, RONDO_FLOAT32, 6), RONDO_INVALID_ARGUMENT, {"op", "6"});
+  refused(call(comms_[0], x, x, RONDO_FLOAT32, 9), RONDO_INVALID_ARGUMENT, {"op", "9"});
+  refused(call(comms_[0], x, x, RONDO_FLOAT32, RONDO_BXOR), RONDO_UNSUPPORTED, {"bxor", "float", "integer"});
   refused(call(comms_[0], x, x, RONDO_FLOAT32, 256), RONDO_INVALID_ARGUMENT, {"op"});
   EXPECT_EQ(rondo_comm_error(comms_[0]), RONDO_OK) << "a refusal does not break the communicator";
   expect_works();

@@ -46,6 +46,8 @@ TEST_P(Errors, UnknownDtypesOpsAndAlgorithmsAreNamed) {
                            {me, "dtype", "77"}));
     EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, static_cast<Op>(66)), StatusCode::kInvalidArgument,
                            {me, "op", "66"}));
+    EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat16, Op::kBitAnd), StatusCode::kUnsupported,
+                           {me, "band", "half", "integer"}));
     CallOptions options;
     options.algorithm = "carrier_pigeon";
     EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, Op::kSum, &options), StatusCode::kInvalidArgument,

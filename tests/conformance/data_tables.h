@@ -48,7 +48,7 @@ class DataTables {
 
   void make(Dtype t, Op op) {
     std::vector<uint8_t>& in = inputs_[row(t, op)];
-    if (!in.empty()) return;
+    if (!in.empty() || !op_combines(op, t)) return;
     const uint64_t bytes = kPeriodElems * dtype_bytes(t);
     in.resize(static_cast<uint64_t>(nranks_) * bytes);
     for (Rank r = 0; r < nranks_; ++r)

@@ -62,6 +62,8 @@ class Flight {
     return {};
   }
 
+  bool last_is_done() const { return batch_.back()->done.load(std::memory_order_acquire); }
+
   // Steps randomly chosen lanes (seeded) until all are done. kTimeout if no lane can move: a deadlock.
   Status run(uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -120,6 +122,18 @@ TEST(Cooperative, ManyRanksInOneThread) {
     for (size_t r = 0; r < 40; ++r) ASSERT_TRUE(flight.admit(op, r).ok());
   const Status s = flight.run(7);
   ASSERT_TRUE(s.ok()) << s.to_string();
+  EXPECT_EQ(flight.wrong(), 0);
+}
+
+// The second rank finds the first one's message. So it is done without a further step.
+TEST(Cooperative, AdmissionSendsTheFirstMessages) {
+  Flight flight(*find_algorithm(Collective::kAllReduce, "one_shot"), 2, 1);
+  ASSERT_TRUE(flight.admit(0, 0).ok());
+  EXPECT_FALSE(flight.last_is_done());
+  ASSERT_TRUE(flight.admit(0, 1).ok());
+  EXPECT_TRUE(flight.last_is_done());
+  for (size_t r = 0; r < 2; ++r) ASSERT_TRUE(flight.admit(1, r).ok());
+  EXPECT_TRUE(flight.run(1).ok());
   EXPECT_EQ(flight.wrong(), 0);
 }
 

@@ -140,6 +140,14 @@ struct Call {
   const void* premul = nullptr;
 };
 
+template <class T>
+T bitwise(const std::vector<T>& x, Op op) {
+  T bits = x[0];
+  for (size_t s = 1; s < x.size(); ++s)
+    bits = static_cast<T>(op == Op::kBitAnd ? bits & x[s] : op == Op::kBitOr ? bits | x[s] : bits ^ x[s]);
+  return bits;
+}
+
 /// Computes one element from its sources.
 template <Dtype kDtype>
 typename Element<kDtype>::Store reduce(const std::vector<typename Element<kDtype>::Store>& x, const Call& call) {
@@ -157,6 +165,8 @@ typename Element<kDtype>::Store reduce(const std::vector<typename Element<kDtype
     }
     return v;
   };
+  if constexpr (std::is_integral_v<Acc>)
+    if (is_bitwise(call.op)) return bitwise<typename E::Store>(x, call.op);
   Acc acc = value(0);
   for (size_t s = 1; s < x.size(); ++s) {
     switch (call.op) {

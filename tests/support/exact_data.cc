@@ -101,6 +101,9 @@ uint64_t combine_integers(const DataSpec& spec, uint64_t a, uint64_t b) {
     case Op::kProd: return a * b;
     case Op::kMin: return b_less ? b : a;
     case Op::kMax: return b_less ? a : b;
+    case Op::kBitAnd: return a & b;
+    case Op::kBitOr: return a | b;
+    case Op::kBitXor: return a ^ b;
     default: return a + b;
   }
 }

@@ -37,7 +37,7 @@ TEST(ParseNames, CollectivesInAllSpellings) {
 
 TEST(ParseNames, DatatypesAndOpsAsListsAndAll) {
   EXPECT_EQ(parse_dtypes("all").value().size(), static_cast<size_t>(kNumDtypes));
-  EXPECT_EQ(parse_ops("all").value().size(), static_cast<size_t>(kNumOps));
+  EXPECT_EQ(parse_ops("all").value().size(), static_cast<size_t>(kNumArithmeticOps));
   EXPECT_EQ(parse_dtypes("float,fp16,bf16,f8e4m3").value(),
             (std::vector<Dtype>{Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat8E4m3}));
   EXPECT_EQ(parse_ops("sum,mulsum").value(), (std::vector<Op>{Op::kSum, Op::kPremulSum}));

@@ -128,6 +128,17 @@ struct IntExtreme : Sum<Wrapping<T>> {
   }
 };
 
+template <class T, Op kOp>
+struct Bitwise : Sum<Wrapping<T>> {
+  using Acc = Vec<T>;
+  RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t) const {
+    const Acc b = reinterpret_cast<Acc>(x);
+    if constexpr (kOp == Op::kBitAnd) return a & b;
+    if constexpr (kOp == Op::kBitOr) return a | b;
+    return a ^ b;
+  }
+};
+
 // IEEE 754-2019 maximum and minimum of fp32 and fp64. Equal operands differ at most in the sign of zero; their bits are
 // combined by and (max) or or (min). A NaN on either side wins.
 template <class F, class B, bool kMax>

@@ -96,6 +96,12 @@ void premul_sum(const KernelArgs& args) {
   run_any_shape(args, dtype_bytes(kDtype), recipe);
 }
 
+template <Dtype kDtype, Op kOp>
+constexpr Kernel bitwise() {
+  if constexpr (!op_combines(kOp, kDtype)) return nullptr;
+  else return &reduce<kDtype, Bitwise<typename Element<kDtype>::Unsigned, kOp>>;
+}
+
 void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
 
 // Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
@@ -105,13 +111,17 @@ void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
    &reduce<Dtype::e, Element<Dtype::e>::Extreme<true>>,  \
    &reduce<Dtype::e, Element<Dtype::e>::Extreme<false>>, \
    &avg<Dtype::e>,                                       \
-   &premul_sum<Dtype::e>},
+   &premul_sum<Dtype::e>,                                \
+   bitwise<Dtype::e, Op::kBitAnd>(),                     \
+   bitwise<Dtype::e, Op::kBitOr>(),                      \
+   bitwise<Dtype::e, Op::kBitXor>()},
 #define RONDO_TABLE(level_name) \
   { level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}, &mixed }
 
-static_assert(kNumOps == 6 && static_cast<int>(Op::kSum) == 0 && static_cast<int>(Op::kProd) == 1 &&
-              static_cast<int>(Op::kMax) == 2 && static_cast<int>(Op::kMin) == 3 &&
-              static_cast<int>(Op::kAvg) == 4 && static_cast<int>(Op::kPremulSum) == 5);
+static_assert(kNumOps == 9 && static_cast<int>(Op::kSum) == 0 && static_cast<int>(Op::kProd) == 1 &&
+              static_cast<int>(Op::kMax) == 2 && static_cast<int>(Op::kMin) == 3 && static_cast<int>(Op::kAvg) == 4 &&
+              static_cast<int>(Op::kPremulSum) == 5 && static_cast<int>(Op::kBitAnd) == 6 &&
+              static_cast<int>(Op::kBitOr) == 7 && static_cast<int>(Op::kBitXor) == 8);
 
 }  // namespace
 }  // namespace RONDO_KERNEL_LEVEL

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <barrier>
+#include <future>
+#include <memory>
 #include <thread>
 
 #include "device/engine/device_floats.h"
@@ -348,6 +350,15 @@ TEST(DeviceCallsTest, MisalignedMemoryIsRefusedByName) {
   });
 }
 
+TEST(DeviceCallsTest, BitwiseOperatorsAreRefusedByName) {
+  on_devices(1, 2, [](Communicator& comm) -> Status {
+    Floats a(comm, 10);
+    EXPECT_TRUE(fails_with(comm.all_reduce(a.data(), a.data(), 10, Dtype::kUint32, Op::kBitOr),
+                           StatusCode::kUnsupported, {"rank " + std::to_string(comm.rank()), "bor", "device memory"}));
+    return {};
+  });
+}
+
 TEST(DeviceCallsTest, AFinalizedCommunicatorTakesNoCalls) {
   on_devices(1, 2, [](Communicator& comm) -> Status {
     Floats a(comm, 100);
@@ -426,7 +437,14 @@ TEST(DeviceCallsTest, ADeadlineNamesWhoIsMissing) {
     options.deadline_s = 0.2;
     Work work;
     Status s = comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options, &work);
-    if (s.ok()) s = work.wait();
+    const auto heard = std::make_shared<std::promise<Status>>();
+    if (s.ok()) s = work.on_done([heard](const Status& ended) { heard->set_value(ended); });
+    if (s.ok()) {
+      EXPECT_EQ(work.wait_for(0.01).code(), StatusCode::kInProgress);
+      s = work.wait();
+      EXPECT_EQ(heard->get_future().get().code(), s.code());
+      EXPECT_EQ(work.wait_for(0).code(), s.code());
+    }
     EXPECT_TRUE(fails_with(s, StatusCode::kTimeout, {"rank 0", "rank 1 has not called it", "all_reduce"}));
     return {};
   });
