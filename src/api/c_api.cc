@@ -1,11 +1,9 @@
 // The C ABI: argument checks and conversions for the functions of Communicator.
-#include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "api/c_handles.h"
 #include "api/communicator_impl.h"
@@ -41,9 +39,7 @@ rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* 
   if (comm != nullptr) text.append("rank ").append(std::to_string(comm->comm->rank())).append(": ");
   return report(Status(StatusCode::kInvalidArgument, text.append(name).append(" ").append(why)), comm);
 }
-rondo_status null_argument(const char* name, rondo_comm* comm) {
-  return bad_argument(name, "is a null pointer", comm);
-}
+rondo_status null_argument(const char* name, rondo_comm* comm) { return bad_argument(name, "is a null pointer", comm); }
 
 Status check_memory(const char* field, rondo_memory value) {
   if (value == RONDO_MEMORY_HOST || value == RONDO_MEMORY_CUDA) return {};
