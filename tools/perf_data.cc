@@ -150,7 +150,14 @@ void PerfData::build_tables() {
 int64_t PerfData::contribution(uint64_t elem, Rank rank) const {
   const uint64_t at_elem = mix(spec_.seed * 0x9e3779b97f4a7c15u + elem + 1);
   const uint64_t hash = mix(at_elem + static_cast<uint64_t>(rank + 1) * 0x9e3779b97f4a7c15u);
-  if (raw_) return static_cast<int64_t>(spec_.op == Op::kProd ? hash | 1 : hash);
+  if (raw_) {
+    // Of `and` and `or` one rank decides. Otherwise those of many ranks would be 0 and 1, and a missing rank would not
+    // show.
+    const bool decides = at_elem % static_cast<uint64_t>(spec_.nranks) == static_cast<uint64_t>(rank);
+    if (spec_.op == Op::kBitAnd && !decides) return -1;
+    if (spec_.op == Op::kBitOr && !decides) return 0;
+    return static_cast<int64_t>(spec_.op == Op::kProd ? hash | 1 : hash);
+  }
   if (!mixed_ && (spec_.op == Op::kMin || spec_.op == Op::kMax)) return static_cast<int64_t>(hash % kNumSorted);
   const int64_t n = spec_.nranks, place = (rank + static_cast<int64_t>(at_elem >> 1) % n) % n;
   const int64_t sign = is_signed(spec_.types.input) && (hash & 1) != 0 ? -1 : 1;

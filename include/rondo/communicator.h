@@ -97,10 +97,12 @@ class RONDO_API Work {
   Status wait_for(double seconds);
   /// Returns kInProgress, or the final status.
   Status test();
-  /// Calls fn(final status) once, when the operation is done, also if it fails. fn runs on a thread of rondo's own,
-  /// after the functions of works that were done before. It may make calls and wait for them. It must not throw. A work
-  /// may have several functions. They are called even if the Work and the communicator are gone. Errors:
-  /// kInvalidArgument, kExhausted (the thread cannot be started). Thread safety: any thread.
+  /// Calls fn(final status) once, when the operation is done, also if it fails; not in a forked child. fn runs on a
+  /// thread of rondo's own. The functions of the works of a communicator, and of communicators that were made from it,
+  /// run one after the other. fn may make calls and wait for them. But the order of functions may differ between ranks,
+  /// so it must not wait for a call that another rank makes in a later function. It must not throw. A work may have
+  /// several functions. They are called even if the Work and the communicator are gone. Errors: kInvalidArgument,
+  /// kUnsupported (a forked child), kExhausted or kSystem (the thread cannot be started). Thread safety: any thread.
   Status on_done(std::function<void(const Status&)> fn);
 
  private:

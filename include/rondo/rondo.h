@@ -7,7 +7,7 @@
  * Thread safety: several threads may use different communicators at once. rondo serialises the calls on one
  * communicator. The caller must make them in the same order on all ranks. rondo_comm_abort may be called from any
  * thread at any time. In a child of fork(), calls on a communicator of the parent return RONDO_UNSUPPORTED, except
- * rank, size and destroy. rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
+ * rank, size, transport and destroy. rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
 
@@ -277,10 +277,12 @@ RONDO_API rondo_status rondo_work_wait(rondo_work* work);
 RONDO_API rondo_status rondo_work_wait_for(rondo_work* work, double seconds);
 /* Returns RONDO_OK if the work is done, RONDO_IN_PROGRESS, or the error. Does not free the work. */
 RONDO_API rondo_status rondo_work_test(rondo_work* work);
-/* Calls fn(arg, status, error) once, when the work is done, also if it fails. error is the sentence that explains the
- * status, empty for RONDO_OK; it is valid during the call. fn runs on a thread of rondo's own, after the functions of
- * works that were done earlier. It may make calls of rondo, and wait for them. A work may have several functions. They
- * are called even if the work has been freed and the communicator destroyed. */
+/* Calls fn(arg, status, error) once, when the work is done, also if it fails; not in a forked child. error is the
+ * sentence that explains the status, empty for RONDO_OK; it is valid during the call. fn runs on a thread of rondo's
+ * own. The functions of the works of a communicator, and of communicators that were made from it, run one after the
+ * other. fn may make calls and wait for them. But the order of functions may differ between ranks, so it must not wait
+ * for a call that another rank makes in a later function. A work may have several functions. They are called even if
+ * the work has been freed and the communicator destroyed. */
 typedef void (*rondo_done_fn)(void* arg, rondo_status status, const char* error);
 RONDO_API rondo_status rondo_work_on_done(rondo_work* work, rondo_done_fn fn, void* arg);
 /* Frees the work without waiting. The operation still completes. */

@@ -324,7 +324,8 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
   Collective c;
   if (const rondo_status s = rondo::find_collective(comm, collective, &c); s != RONDO_OK) return s;
   if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
-  if (const rondo::Status s = impl_of(*comm->comm).check_planned({c, count_elems}); !s.ok()) return report(s, comm);
+  if (const rondo::Status s = impl_of(*comm->comm).check_planned(rondo::shape(c, count_elems, dtype, op)); !s.ok())
+    return report(s, comm);
   const std::string why =
       comm->comm->explain_plan(c, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op));
   std::strncpy(text, why.c_str(), capacity - 1);
@@ -360,6 +361,7 @@ uint64_t rondo_trace_clock(void) { return rondo::trace_clock(); }
 rondo_status rondo_trace_span(rondo_comm* comm, const char* track, const char* name, uint64_t begin, uint64_t end) {
   if (comm == nullptr || track == nullptr || name == nullptr)
     return null_argument(comm == nullptr ? "comm" : track == nullptr ? "track" : "name", comm);
+  if (const rondo::Status s = impl_of(*comm->comm).check_process(); !s.ok()) return report(s, comm);
   if (rondo::is_traced(*comm->comm)) rondo::trace_span(*comm->comm, {track, name, begin, end});
   return RONDO_OK;
 }

@@ -13,7 +13,6 @@
 #include "api/machine_probe.h"
 #include "api/process_control.h"
 #include "api/thread_control.h"
-#include "base/callbacks.h"
 #include "base/forks.h"
 #include "base/thread.h"
 #include "bootstrap/rendezvous.h"
@@ -223,9 +222,7 @@ Status Work::on_done(std::function<void(const Status&)> fn) {
   if (state_ == nullptr) return no_operation();
   if (!fn) return Status(StatusCode::kInvalidArgument, "fn is empty");
   if (!state_->done.load(std::memory_order_acquire)) RONDO_TRY(state_->backend->check_process());
-  RONDO_TRY(of_this_process<Callbacks>().start());
-  state_->when_done(std::move(fn));
-  return {};
+  return state_->when_done(std::move(fn));
 }
 
 Status Work::test() {

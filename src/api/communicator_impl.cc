@@ -205,7 +205,10 @@ Status CommunicatorImpl::prepare(Call& c, const CallOptions* options, Work* work
   if (options == nullptr && c.shape.op == Op::kPremulSum) [[unlikely]]
     return bad("premul", "is needed: premul_sum scales by it");
   const bool only_checked = options != nullptr && options->check_only;
-  if (work != nullptr && !only_checked) work->state_ = c.work = backend_->make_work();
+  if (work != nullptr && !only_checked) {
+    work->state_ = c.work = backend_->make_work();
+    c.work->callbacks = callbacks_;
+  }
   if (group_open() && !only_checked) add_to_group(c);
   if (group_open() || only_checked) c.backend = nullptr;
   return {};

@@ -120,6 +120,7 @@ class CommunicatorImpl {
   std::optional<AbortToken> abort_, request_abort_;  // this communicator's; that of a running gather_requests()
   TransportDecorator decorate_;
   std::optional<Binding> binding_;  // of its threads
+  std::shared_ptr<Callbacks> callbacks_;
   std::atomic<bool> aborted_{false};
   std::unique_ptr<Transport> transport_;
   HostBackend host_;

@@ -22,7 +22,9 @@
 
 namespace rondo {
 
+class Callbacks;
 class CommunicatorImpl;
+class ProgressThread;
 
 /// Returns the transport to use instead of `real`, which it owns. Only tests that inject faults set it
 /// (tests/support/fault_transport.h). No environment variable, setting or public header can. Called once for each rank
@@ -37,6 +39,8 @@ struct ChildOptions {
   TransportDecorator decorate = nullptr;
   std::optional<int> device = {};       // this rank's device, if buffers are in device memory
   std::optional<Binding> binding = {};  // of the parent's threads; its children use it too
+  std::shared_ptr<Callbacks> callbacks = nullptr;      // the parent's; nullptr: new ones
+  std::shared_ptr<ProgressThread> progress = nullptr;  // the parent's; nullptr: the process's
 
   std::unique_ptr<Transport> decorated(Rank rank, int nranks, std::unique_ptr<Transport> real) const {
     return decorate ? decorate(rank, nranks, std::move(real)) : std::move(real);

@@ -7,6 +7,7 @@
 
 #include "api/communicator_impl.h"
 #include "api/process_control.h"
+#include "base/callbacks.h"
 #include "base/codec.h"
 #include "base/error.h"
 #include "base/outcome.h"
@@ -35,7 +36,8 @@ void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const
   abort_ = options.abort;
   decorate_ = options.decorate;
   binding_ = options.binding;
-  host_.bind(binding_);
+  callbacks_ = options.callbacks != nullptr ? options.callbacks : std::make_shared<Callbacks>();
+  host_.set_progress(options.progress, binding_);
   control_->set_interrupt([this] { return interrupted(); });
 }
 
@@ -56,7 +58,8 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
   if (config.memory == Memory::kCuda) {
     RONDO_TRY_ASSIGN(device, device_of(config));
   }
-  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device, binding_};
+  return ChildOptions{settings,        config.abort ? config.abort : abort_, decorate_, device, binding_, callbacks_,
+                      host_.progress()};
 }
 
 Expected<std::vector<CommunicatorImpl::ResizeRequest>> CommunicatorImpl::gather_requests(

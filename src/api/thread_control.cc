@@ -129,6 +129,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   for (Rank r = 0; r < nranks; ++r) {
     ChildOptions mine = options;
     mine.binding = bindings[r];
+    mine.progress = std::make_shared<ProgressThread>();
     RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, meeting, mine));
     made.push_back(std::move(impl));
   }

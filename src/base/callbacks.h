@@ -2,15 +2,11 @@
 // may hold locks, or the driver role of a communicator. The thread of the callbacks holds nothing, so a function may
 // make calls of rondo and wait for them.
 //
-// The process has one object, of_this_process<Callbacks>(). Its thread runs until the process ends.
-//
 // Thread safety: any thread.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
+#include <memory>
 
 #include "rondo/status.h"
 
@@ -18,16 +14,20 @@ namespace rondo {
 
 class Callbacks {
  public:
+  Callbacks();
+  /// The thread still runs the posted functions, and ends then.
+  ~Callbacks();
+  Callbacks(const Callbacks&) = delete;
+  Callbacks& operator=(const Callbacks&) = delete;
   /// Starts the thread, unless it runs. Call it before the first post(). Errors: those of Thread::start.
   Status start();
+  /// Has no effect in a forked child, which has no thread of its parent.
   void post(std::function<void()> fn);
 
  private:
-  void run();
-  std::mutex mutex_;
-  std::condition_variable posted_;
-  std::deque<std::function<void()>> waiting_;
-  bool runs_ = false;
+  struct State;
+  static void run(State& state);
+  const std::shared_ptr<State> state_;  // the thread shares it
 };
 
 }  // namespace rondo

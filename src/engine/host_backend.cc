@@ -184,7 +184,7 @@ Status HostBackend::submit_all(std::span<Call> calls) {
     }
   }
   for (HostBackend* b : asynchronous)
-    if (b->queue_.outstanding() != 0) b->kick_progress();
+    if (b->queue_.outstanding() != 0) b->progress_->kick(b->queue_);
   Status ran = run(blocking);
   return first.ok() ? ran : first;
 }
@@ -203,11 +203,11 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
   if (queues.empty()) return {};
   QueueWatch watch(queues);
   SpinSettings settings = queues[0]->spin();
-  HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
+  HostSpin spin(settings, watch, queues[0]->bell(), watch.more_bells());
   for (OperationQueue* q : queues) q->contend();
   constexpr uint32_t kPassesPerCheck = 1 << 14;  // one operation may be stuck while others move
-  bool done = false;
-  for (uint32_t pass = 1; !(done = all_done(batch)) && (end_ns == kNever || monotonic_ns() < end_ns); ++pass) {
+  bool done = false, in_time = true;
+  for (uint32_t pass = 1; !(done = all_done(batch)) && in_time; ++pass) {
     bool moved = false;
     for (OperationQueue* q : queues)
       if (q->drive()) {
@@ -217,6 +217,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
     if (moved) spin.moved();
     else spin.idle();
     if (pass % kPassesPerCheck == 0) watch.check_wait(0);
+    in_time = end_ns == kNever || monotonic_ns() < end_ns;
   }
   for (OperationQueue* q : queues) {
     q->stop_contending();
@@ -227,7 +228,19 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
 
 Status HostBackend::wait(WorkState& work, uint64_t end_ns) {
   const std::shared_ptr<Operation> op(std::shared_ptr<Operation>(), static_cast<Operation*>(&work));  // the caller's
-  return run(std::span(&op, 1), end_ns);
+  Status s = run(std::span(&op, 1), end_ns);
+  if (end_ns != kNever && !work.done.load(std::memory_order_acquire)) look_at_intervals();
+  return s;
+}
+
+// Many short waits, none of which is long enough to look for a death or the end of the deadline.
+void HostBackend::look_at_intervals() {
+  constexpr uint64_t kIntervalNs = 1'000'000;
+  const uint64_t now = monotonic_ns();
+  if (now < next_look_ns_.load(std::memory_order_relaxed)) return;
+  next_look_ns_.store(now + kIntervalNs, std::memory_order_relaxed);
+  OperationQueue* const queue = &queue_;
+  QueueWatch(std::span(&queue, 1)).check_wait(0);
 }
 
 Status HostBackend::drain() {
@@ -239,7 +252,12 @@ Status HostBackend::drain() {
 
 void HostBackend::stop() {
   (void)drain();
-  progress_.reset();
+  if (is_helped_) progress_->remove(queue_);
+}
+
+void HostBackend::set_progress(std::shared_ptr<ProgressThread> thread, const std::optional<Binding>& binding) {
+  progress_ = thread != nullptr ? std::move(thread) : ProgressThread::of_process();
+  binding_ = binding;
 }
 
 Status HostBackend::finish(Status ended) {
@@ -255,14 +273,10 @@ Status HostBackend::error() {
 
 Status HostBackend::start_progress() {
   const std::lock_guard guard(progress_mutex_);
-  if (progress_ != nullptr) return {};
-  RONDO_TRY_ASSIGN(progress_, ProgressThread::create(queue_, binding_));
+  if (is_helped_) return {};
+  RONDO_TRY(progress_->add(queue_, binding_));
+  is_helped_ = true;
   return {};
-}
-
-void HostBackend::kick_progress() {
-  const std::lock_guard guard(progress_mutex_);
-  progress_->kick();
 }
 
 Expected<std::string> HostBackend::explain(const CallShape& shape) {

@@ -38,11 +38,12 @@ class HostBackend final : public Backend {
   /// too.
   void lock();
   void unlock() { queue_.leave(); }
-  /// Sets the CPUs of the progress thread.
-  void bind(const std::optional<Binding>& binding) { binding_ = binding; }
-  /// Waits for the running calls and ends the progress thread. No more calls may follow.
+  /// Sets the progress thread (nullptr: the process's one), and its CPUs if this backend starts it.
+  void set_progress(std::shared_ptr<ProgressThread> thread, const std::optional<Binding>& binding);
+  const std::shared_ptr<ProgressThread>& progress() const { return progress_; }
+  /// Waits for the running calls and leaves the progress thread. No more calls may follow.
   void stop();
-  /// Plans a call and adds it to the queue. Errors: not_started().
+  /// Plans a call, adds it to the queue, and sends its first messages if it may start. Errors: not_started().
   Expected<std::shared_ptr<Operation>> admit(const Call& call);
   /// Drives the queues of these operations until all are done. Returns the first error in their order, or ok.
   /// kInProgress: they are not done at end_ns.
@@ -70,7 +71,7 @@ class HostBackend final : public Backend {
   Status run_alone();
   bool reaches(const void* ptr, uint64_t bytes) const;
   Status start_progress();
-  void kick_progress();
+  void look_at_intervals();
 
   Transport& transport_;
   OperationQueue queue_;
@@ -79,7 +80,9 @@ class HostBackend final : public Backend {
   std::vector<std::shared_ptr<Operation>> under_way_;  // belongs to the driver
   std::optional<Binding> binding_;
   std::mutex progress_mutex_;
-  std::unique_ptr<ProgressThread> progress_;
+  std::shared_ptr<ProgressThread> progress_;
+  bool is_helped_ = false;  // by the progress thread
+  std::atomic<uint64_t> next_look_ns_{0};
 };
 
 }  // namespace rondo

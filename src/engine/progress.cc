@@ -2,73 +2,111 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
+#include "base/forks.h"
+
 namespace rondo {
 
-Expected<std::unique_ptr<ProgressThread>> ProgressThread::create(OperationQueue& queue,
-                                                                 const std::optional<Binding>& binding) {
-  std::unique_ptr<ProgressThread> made(new ProgressThread(queue, binding));
-  RONDO_TRY(made->thread_.start(fmt::format("rank {}: the progress thread", queue.rank()), [raw = made.get()] {
-    raw->bind();
-    take_short_turns();
-    raw->loop();
-  }));
-  queue.set_helper(made.get());
-  return made;
+std::shared_ptr<ProgressThread> ProgressThread::of_process() {
+  struct Known {
+    std::mutex mutex;
+    std::weak_ptr<ProgressThread> thread;
+  };
+  auto& known = of_this_process<Known>();
+  const std::lock_guard guard(known.mutex);
+  std::shared_ptr<ProgressThread> found = known.thread.lock();
+  if (found == nullptr) known.thread = found = std::make_shared<ProgressThread>();
+  return found;
 }
 
 ProgressThread::~ProgressThread() {
-  if (!thread_.joinable()) return;  // it could not be started
-  queue_.set_helper(nullptr);
+  if (!thread_.joinable()) return;  // it was never started
   {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   work_.notify_one();
   thread_.join();
 }
 
-void ProgressThread::kick() {
-  {
-    std::lock_guard lock(mutex_);  // a thread about to sleep must see the admitted operation
-    work_.notify_one();
-  }
-  ring(*queue_.bell());  // it may be waiting for an earlier operation's messages
+Status ProgressThread::add(OperationQueue& queue, const std::optional<Binding>& binding) {
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable())
+    RONDO_TRY(
+        thread_.start(fmt::format("rank {}: the progress thread", queue.rank()), [this, rank = queue.rank(), binding] {
+          if (const Status s = binding ? bind_this_thread(*binding) : Status(); !s.ok())
+            std::fprintf(stderr, "rondo: rank %d: its progress thread is %s\n", rank, std::string(s.message()).c_str());
+          take_short_turns();
+          loop();
+        }));
+  queues_.push_back(&queue);
+  queue.set_helper(this);
+  return {};
 }
 
-void ProgressThread::bind() {
-  if (!binding_) return;
-  if (const Status s = bind_this_thread(*binding_); !s.ok())
-    std::fprintf(stderr, "rondo: rank %d: its progress thread is %s\n", queue_.rank(),
-                 std::string(s.message()).c_str());
+void ProgressThread::remove(OperationQueue& queue) {
+  std::unique_lock lock(mutex_);
+  queue.set_helper(nullptr);
+  std::erase(queues_, &queue);
+  if (!drives(queue)) return;
+  changed_ = true;
+  ring(*queue.bell());
+  left_.wait(lock, [&] { return !drives(queue); });
+}
+
+void ProgressThread::kick(OperationQueue& queue) {
+  const std::lock_guard lock(mutex_);             // a thread about to sleep must see the admitted operation
+  if (drives(queue)) return ring(*queue.bell());  // it may be waiting for an earlier operation's messages
+  changed_ = true;
+  work_.notify_one();
+  if (!driven_.empty()) ring(*driven_.front()->bell());
+}
+
+bool ProgressThread::drives(const OperationQueue& queue) const {
+  return std::ranges::find(driven_, &queue) != driven_.end();
 }
 
 void ProgressThread::loop() {
-  while (!stop_) {
-    {
-      std::unique_lock lock(mutex_);
-      work_.wait(lock, [this] { return stop_ || queue_.needs_helper(); });
+  for (std::unique_lock lock(mutex_); !stop_;) {
+    changed_ = false;
+    driven_.clear();
+    std::ranges::copy_if(queues_, std::back_inserter(driven_), [](const auto* q) { return q->needs_helper(); });
+    left_.notify_all();
+    if (driven_.empty()) {
+      work_.wait(lock);
+    } else {
+      lock.unlock();
+      drive();
+      lock.lock();
     }
-    drive_while_needed();
   }
 }
 
-void ProgressThread::drive_while_needed() {
-  OperationQueue* const queues[] = {&queue_};
-  QueueWatch watch(queues);
-  HostSpin spin(queue_.spin().in_background(), watch, queue_.bell());
-  while (!stop_ && queue_.needs_helper()) {
+// Returns when another set of queues needs help.
+void ProgressThread::drive() {
+  QueueWatch watch(driven_);
+  SpinSettings settings = driven_.front()->spin().in_background();
+  for (const OperationQueue* q : driven_) {
+    const SpinSettings other = q->spin().in_background();
+    settings.pauses = std::min(settings.pauses, other.pauses);
+    settings.yield_us = std::min(settings.yield_us, other.yield_us);
+  }
+  HostSpin spin(settings, watch, driven_.front()->bell(), watch.more_bells());
+  while (!changed_ && std::ranges::all_of(driven_, [](const auto* q) { return q->needs_helper(); })) {
     bool moved = false;
-    if (queue_.drive()) {
-      moved = queue_.step();
-      queue_.leave();
-    }
+    for (OperationQueue* q : driven_)
+      if (q->drive()) {
+        moved |= q->step();
+        q->leave();
+      }
     if (moved) spin.moved();
     else spin.idle();
   }
-  if (!queue_.contended()) queue_.rest();
+  for (OperationQueue* q : driven_)
+    if (!q->contended()) q->rest();
 }
 
 }  // namespace rondo

@@ -22,7 +22,7 @@ bool independent(const Operation& x, const Operation& y) {
 
 // The last waiting thread has left while operations are outstanding.
 void OperationQueue::kick_helper() {
-  if (ProgressThread* helper = helper_.load(std::memory_order_acquire)) helper->kick();
+  if (ProgressThread* helper = helper_.load(std::memory_order_acquire)) helper->kick(*this);
 }
 
 void OperationQueue::begin(Operation& op) {

@@ -208,7 +208,11 @@ class OperationQueue {
 /// Watches the queues of a wait. Takes the driver role of a queue to check it.
 class QueueWatch final : public WaitObserver {
  public:
-  explicit QueueWatch(std::span<OperationQueue* const> queues) : queues_(queues) {}
+  explicit QueueWatch(std::span<OperationQueue* const> queues) : queues_(queues) {
+    for (OperationQueue* q : queues.subspan(1)) more_bells_.push_back(q->bell());
+  }
+  /// Returns the bells of all queues but the first.
+  std::span<Doorbell* const> more_bells() const { return more_bells_; }
   bool urgent() override {
     for (OperationQueue* q : queues_)
       if (q->transport().aborted_by() && q->drive()) {
@@ -228,6 +232,7 @@ class QueueWatch final : public WaitObserver {
 
  private:
   const std::span<OperationQueue* const> queues_;
+  std::vector<Doorbell*> more_bells_;
 };
 
 }  // namespace rondo

@@ -19,6 +19,7 @@
 namespace rondo {
 
 class Backend;
+class Callbacks;
 
 /// A call with a count for each rank. A side (in or out) with one part for each rank has nranks entries. Any other side
 /// has one entry.
@@ -60,12 +61,14 @@ struct WorkState {
   ~WorkState();
   WorkState(const WorkState&) = delete;
   WorkState& operator=(const WorkState&) = delete;
+  /// The first call counts.
   void end(Status s);
-  /// Posts fn(status) to the process's Callbacks when the call is done. Start these first.
-  void when_done(std::function<void(const Status&)> fn);
+  /// Posts fn(status) to the callbacks when the call is done. Errors: those of Callbacks::start.
+  Status when_done(std::function<void(const Status&)> fn);
 
-  Backend* backend;                    // nullptr: nobody has a Work of it
-  std::atomic<bool> submitted{false};  // false while it waits in an open group
+  Backend* backend;                                // nullptr: nobody has a Work of it
+  std::shared_ptr<Callbacks> callbacks = nullptr;  // set if somebody has one
+  std::atomic<bool> submitted{false};              // false while it waits in an open group
   std::atomic<bool> done{false};
   Status status;  // valid when done
 
@@ -75,7 +78,8 @@ struct WorkState {
     OnDone* earlier;  // set before it
   };
   static OnDone ended_;  // marks the end of a call; it has no function
-  static void post(OnDone* next, const Status& status);
+  static void post(OnDone* next, const Status& status, Callbacks& to);
+  std::atomic<bool> ending_{false};
   std::atomic<OnDone*> on_done_{nullptr};  // the newest
 };
 

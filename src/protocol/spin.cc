@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 namespace rondo {
 
@@ -89,6 +90,36 @@ void even_out(const std::vector<const Doorbell*>& bells, size_t own) {
     if (CPU_ISSET(cpu, &mask) && mine - owners_on(static_cast<uint32_t>(cpu) + 1) >= 2) return visit_cpu(cpu, mask);
 }
 
+void HostSpin::announce_sleep(bool asleep) {
+  const auto order = asleep ? std::memory_order_seq_cst : std::memory_order_relaxed;
+  std::atomic_ref<uint32_t>(bell_->asleep).store(asleep, order);
+  for (Doorbell* b : more_bells_) std::atomic_ref<uint32_t>(b->asleep).store(asleep, order);
+}
+
+// Sleeps until one of the bells rings. Before Linux 5.16 only the first bell can wake the thread.
+void HostSpin::sleep() {
+  constexpr long kWaitForSeveral = 449;  // futex_waitv, on all architectures
+  constexpr size_t kMostBells = 128;
+  constexpr uint32_t kOf32Bits = 2;
+  struct Bell {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+  };
+  if (!more_bells_.empty()) {
+    Bell bells[kMostBells];
+    const auto num = static_cast<uint32_t>(std::min(1 + more_bells_.size(), kMostBells));
+    for (uint32_t i = 0; i < num; ++i) {
+      const Doorbell* b = i == 0 ? bell_ : more_bells_[i - 1];
+      bells[i] = {1, reinterpret_cast<uintptr_t>(&b->asleep), kOf32Bits, 0};
+    }
+    const uint64_t end = monotonic_ns() + kMaxSleepUs * 1000;
+    const timespec at{static_cast<time_t>(end / 1'000'000'000), static_cast<long>(end % 1'000'000'000)};
+    if (syscall(kWaitForSeveral, bells, num, 0, &at, CLOCK_MONOTONIC) >= 0 || errno != ENOSYS) return;
+  }
+  const timespec limit{0, kMaxSleepUs * 1000};
+  syscall(SYS_futex, &bell_->asleep, FUTEX_WAIT, 1, &limit, nullptr, 0);
+}
+
 bool HostSpin::idle_slow() {
   constexpr uint64_t kCheckNs = 1000000;
   constexpr uint32_t kYieldsPerClock = 16;
@@ -96,9 +127,8 @@ bool HostSpin::idle_slow() {
   if (observer_.urgent()) return false;
   if (about_to_sleep_) {  // announced last time, and the check since then found nothing
     about_to_sleep_ = false;
-    const timespec limit{0, kMaxSleepUs * 1000};
-    syscall(SYS_futex, &bell_->asleep, FUTEX_WAIT, 1, &limit, nullptr, 0);
-    std::atomic_ref<uint32_t>(bell_->asleep).store(0, std::memory_order_relaxed);
+    sleep();
+    announce_sleep(false);
   } else {
     sched_yield();
     if ((settings_.oversubscribed || settings_.home_cpu >= 0) && bell_ != nullptr) {
@@ -120,7 +150,7 @@ bool HostSpin::idle_slow() {
     if (observer_.check_wait(now - waiting_since_ns_)) return false;
   }
   if (bell_ != nullptr && now - waiting_since_ns_ >= uint64_t{settings_.yield_us} * 1000) {
-    std::atomic_ref<uint32_t>(bell_->asleep).store(1, std::memory_order_seq_cst);
+    announce_sleep(true);
     about_to_sleep_ = true;  // the caller checks once more; if it finds nothing, the next idle() sleeps
   }
   return true;

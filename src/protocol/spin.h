@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/no_cancel.h"
@@ -88,8 +89,10 @@ SpinSettings spin_settings(int local_ranks, int cpus);
 class HostSpin {
  public:
   static constexpr uint32_t kMaxSleepUs = 1000;
-  HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell)
-      : settings_(settings), observer_(observer), bell_(own_bell) {}
+  /// `more_bells`: of the thread's other ranks and communicators. Each of them can wake it. They must outlive this.
+  HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell,
+           std::span<Doorbell* const> more_bells = {})
+      : settings_(settings), observer_(observer), bell_(own_bell), more_bells_(more_bells) {}
 
   /// Waits a little, because nothing moved. `missing`: the rank that must send a message or finish one, nullptr if
   /// unknown. If it runs on this core, it needs the core, and the thread yields at once. Returns false if the wait must
@@ -109,12 +112,15 @@ class HostSpin {
 
  private:
   bool idle_slow();
+  void announce_sleep(bool asleep);
+  void sleep();
   bool shares_core(const Doorbell* missing) const {
     return missing != nullptr && bell_ != nullptr && same_cpu(*missing, *bell_);
   }
   SpinSettings settings_;
   WaitObserver& observer_;
   Doorbell* bell_;
+  std::span<Doorbell* const> more_bells_;
   uint32_t idles_ = 0;
   uint32_t yields_ = 0;
   bool about_to_sleep_ = false;  // announced in the doorbell; the caller checks once more before the sleep

@@ -404,6 +404,26 @@ TEST_P(Async, AFunctionHearsOfAFailure) {
   });
 }
 
+// None of the waits is long enough to look for the end of the deadline.
+TEST_P(Async, ManyShortWaitsEndWithTheDeadline) {
+  Shared<Barrier> has_failed;
+  spawn(GetParam(), 2, [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      SimpleAllReduce call(comm, 1000);
+      CallOptions options;
+      options.deadline_s = 0.1;
+      Work work;
+      ASSERT_TRUE(is_ok(call.start(comm, &work, &options)));
+      const Stopwatch watch;
+      Status s;
+      while ((s = work.wait_for(0.0002)).code() == StatusCode::kInProgress && watch.seconds() < 20) {
+      }
+      EXPECT_EQ(s.code(), StatusCode::kTimeout) << s.to_string();
+    }
+    EXPECT_TRUE(has_failed->arrive_and_wait(2, 30));
+  });
+}
+
 TEST_P(Async, AFunctionHearsOfAnAbort) {
   Shared<Barrier> aborted;
   spawn(GetParam(), 2, [&](Communicator& comm) {

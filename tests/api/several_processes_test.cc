@@ -2,12 +2,35 @@
 // labels: mp
 // timeout: 180
 #include "api/several_suite.h"
+#include "support/process_state.h"
 #include "support/spawn_processes.h"
 
 namespace rondo::testing {
 
 INSTANTIATE_TEST_SUITE_P(Processes, Several, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
+
+TEST(Several, AProcessHasOneProgressThread) {
+  spawn_processes(2, [](Communicator& comm) {
+    const size_t before = num_threads();
+    {
+      std::vector<Comm> twins;
+      for (int i = 0; i < 3; ++i) twins.push_back(split_or_fail(comm, 0, 0));
+      EXPECT_EQ(num_threads(), before) << "no asynchronous call yet";
+      for (const Comm& twin : twins) {
+        SimpleAllReduce call(comm, 1000);
+        Work work;
+        ASSERT_TRUE(is_ok(call.start(*twin, &work)));
+        ASSERT_TRUE(is_ok(work.wait()));
+        EXPECT_EQ(call.judge(), "");
+        EXPECT_EQ(num_threads(), before + 1);
+      }
+      use(comm, 20, 5);
+      EXPECT_EQ(num_threads(), before + 1);
+    }
+    EXPECT_EQ(num_threads(), before + 1) << "the first communicator still uses it";
+  });
+}
 
 // Two processes of two threads each: a communicator of all four, and its parts by process and across.
 TEST(Several, ThreadsOfTwoProcesses) {

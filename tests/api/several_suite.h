@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -40,6 +42,59 @@ TEST_P(Several, TwoThreadsOfARankOnTwoCommunicators) {
     std::thread other([&] { use(*reversed, kCalls, 17); });
     use(comm, kCalls, 4);
     other.join();
+  });
+}
+
+// No rank waits: progress threads drive the calls of all communicators. Rank 1 is late, so they sleep meanwhile.
+TEST_P(Several, CallsOnAllGoOnWithoutAWait) {
+  spawn(GetParam(), 2, [](Communicator& comm) {
+    std::vector<Comm> twins;
+    for (int i = 0; i < 3; ++i) twins.push_back(split_or_fail(comm, 0, 0));
+    for (int round = 0; round < 6; ++round) {
+      std::vector<std::unique_ptr<SimpleAllReduce>> calls;
+      std::vector<Work> works(twins.size());
+      for (size_t i = 0; i < twins.size(); ++i) calls.push_back(std::make_unique<SimpleAllReduce>(comm, 1 + 70000 * i));
+      for (size_t k = 0; k < twins.size(); ++k) {
+        const size_t i = comm.rank() == 0 ? k : twins.size() - 1 - k;
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(7));
+        ASSERT_TRUE(is_ok(calls[i]->start(*twins[i], &works[i])));
+      }
+      for (size_t i = 0; i < twins.size(); ++i) {
+        const Stopwatch watch;
+        while (works[i].test().code() == StatusCode::kInProgress && watch.seconds() < 20)
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        ASSERT_TRUE(is_ok(works[i].test())) << "communicator " << i << ", round " << round;
+        EXPECT_EQ(calls[i]->judge(), "");
+      }
+    }
+  });
+}
+
+// The progress thread leaves the communicator that ends, and goes on with the other.
+TEST_P(Several, OneEndsWhileAnotherHasAnOperation) {
+  Shared<Barrier> others_have_ended;
+  spawn(GetParam(), 2, [&](Communicator& comm) {
+    const Comm lasting = split_or_fail(comm, 0, 0);
+    SimpleAllReduce call(comm, 50000);
+    Work work;
+    if (comm.rank() == 0) {
+      ASSERT_TRUE(is_ok(call.start(*lasting, &work)));
+    }
+    for (int i = 0; i < 5; ++i) {
+      SimpleAllReduce other(comm, 100);
+      const Comm brief = split_or_fail(comm, 0, 0);
+      Work done;
+      ASSERT_TRUE(is_ok(other.start(*brief, &done)));
+      if (i % 2 == 0) EXPECT_TRUE(is_ok(done.wait()));
+    }
+    ASSERT_TRUE(others_have_ended->arrive_and_wait(2, 20));
+    if (comm.rank() == 1) {
+      ASSERT_TRUE(is_ok(call.start(*lasting, &work)));
+    }
+    const Stopwatch watch;
+    while (work.test().code() == StatusCode::kInProgress && watch.seconds() < 20) std::this_thread::yield();
+    ASSERT_TRUE(is_ok(work.test()));
+    EXPECT_EQ(call.judge(), "");
   });
 }
 

@@ -74,7 +74,7 @@ inline bool sampled(const Case& c, int nranks, size_t index) {
 }
 
 /// The full product for one number of ranks, shuffled; for many ranks a sample of it.
-inline std::vector<Case> product_cases(int nranks) {
+inline std::vector<Case> product_cases(int nranks, Memory memory = Memory::kHeap) {
   std::vector<Case> cases;
   size_t drawn = 0;
   for (Case c : algorithm_cases()) {
@@ -82,8 +82,8 @@ inline std::vector<Case> product_cases(int nranks) {
       if (c.collective == Collective::kBarrier && t != Dtype::kFloat32) continue;
       for (const Op op : conformance_ops()) {
         if (!collective_reduces(c.collective) && op != Op::kSum) continue;
-        // For bits the sign does not matter. tests/kernels has all types.
-        if (is_bitwise(op) && t != Dtype::kUint8 && t != Dtype::kInt64) continue;
+        // For bits the sign does not matter; tests/kernels has all types.
+        if (is_bitwise(op) && (memory == Memory::kDevice || (t != Dtype::kUint8 && t != Dtype::kInt64))) continue;
         for (const bool in_place : {false, true}) {
           c.dtype = t, c.op = op, c.in_place = in_place;
           if (!applies(c) || !sampled(c, nranks, drawn++)) continue;

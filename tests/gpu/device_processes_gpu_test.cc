@@ -17,7 +17,7 @@ namespace rondo::testing {
 namespace {
 
 void conform(World world, int nranks, size_t num_cases, const std::string& settings = {}) {
-  const std::vector<Case> all = product_cases(nranks);
+  const std::vector<Case> all = product_cases(nranks, Memory::kDevice);
   std::vector<Case> cases;
   for (size_t i = 0; i < num_cases; ++i) cases.push_back(all[i * 7919 % all.size()]);
   run_cases(world, nranks, Memory::kDevice, cases, gpu_config(nranks, settings));

@@ -18,8 +18,8 @@ std::vector<Case> every(const std::vector<Case>& all, size_t stride) {
 }
 
 void conform(int nranks, const std::string& settings, size_t stride) {
-  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), full_or_quick(stride, 300)),
-            gpu_config(nranks, settings));
+  run_cases(World::kThreads, nranks, Memory::kDevice,
+            every(product_cases(nranks, Memory::kDevice), full_or_quick(stride, 300)), gpu_config(nranks, settings));
 }
 
 TEST(DeviceThreadsGpuTest, OneRank) {
@@ -55,7 +55,7 @@ TEST(DeviceThreadsGpuTest, TenThousandRandomCalls) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 4, 8}) {
     std::vector<Case> cases;
-    const std::vector<Case> all = product_cases(nranks);
+    const std::vector<Case> all = product_cases(nranks, Memory::kDevice);
     for (size_t i = 0; i < full_or_quick(3400, 20); ++i) cases.push_back(all[i * 7919 % all.size()]);
     run_cases(World::kThreads, nranks, Memory::kDevice, cases, gpu_config(nranks));
   }

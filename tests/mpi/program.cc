@@ -83,6 +83,10 @@ void world() {
     compare_all_reduce<uint64_t>(*comm, MPI_COMM_WORLD, MPI_UINT64_T, op);
     compare_all_reduce<unsigned char>(*comm, MPI_COMM_WORLD, MPI_UNSIGNED_CHAR, op);
   }
+  for (const MPI_Op op : {MPI_BAND, MPI_BOR, MPI_BXOR}) {
+    compare_all_reduce<int>(*comm, MPI_COMM_WORLD, MPI_INT, op);
+    compare_all_reduce<unsigned char>(*comm, MPI_COMM_WORLD, MPI_UNSIGNED_CHAR, op);
+  }
 }
 
 // Two halves at once, each in the reverse order of the world's ranks, and a rank that is in neither.

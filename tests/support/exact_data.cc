@@ -86,7 +86,13 @@ uint64_t order_input_bits(const DataSpec& spec, Rank rank, uint64_t position) {
 uint64_t input_bits(const DataSpec& spec, Rank rank, uint64_t position) {
   if (!is_float(spec.dtype)) {
     const uint64_t h = hash(spec.seed, position, static_cast<uint64_t>(rank));
-    return extend(spec.dtype, spec.op == Op::kProd ? h | 1 : h);
+    if (spec.op == Op::kProd) return extend(spec.dtype, h | 1);
+    // One rank decides. Otherwise `and` of many ranks would be 0, and a missing rank would not show.
+    const bool decides =
+        hash_all_ranks(spec.seed, position) % static_cast<uint64_t>(spec.nranks) == static_cast<uint64_t>(rank);
+    if (spec.op == Op::kBitAnd && !decides) return extend(spec.dtype, ~uint64_t{0});
+    if (spec.op == Op::kBitOr && !decides) return 0;
+    return extend(spec.dtype, h);
   }
   if (spec.op == Op::kMin || spec.op == Op::kMax) return order_input_bits(spec, rank, position);
   uint64_t bits = 0;

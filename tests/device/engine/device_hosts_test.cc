@@ -45,7 +45,7 @@ void conform(World world, int nranks, const FakeMachine& machine, const std::str
   const int devices = static_cast<int>(machine.devices.size());
   std::vector<Case> cases;
   size_t i = 0;
-  for (const Case& c : product_cases(nranks))
+  for (const Case& c : product_cases(nranks, Memory::kDevice))
     if (c.count_elems <= 40'000 && ++i % every == 0) cases.push_back(c);
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);

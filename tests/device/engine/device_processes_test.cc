@@ -20,7 +20,7 @@ namespace {
 std::vector<Case> processes_sample(int nranks) {
   std::vector<Case> cases;
   size_t i = 0;
-  for (const Case& c : product_cases(nranks))
+  for (const Case& c : product_cases(nranks, Memory::kDevice))
     if (c.count_elems <= 40'000 && ++i % 9 == 0) cases.push_back(c);
   return cases;
 }
