@@ -7,7 +7,8 @@
  * Thread safety: several threads may use different communicators at once. rondo serialises the calls on one
  * communicator. The caller must make them in the same order on all ranks. rondo_comm_abort may be called from any
  * thread at any time. In a child of fork(), calls on a communicator of the parent return RONDO_UNSUPPORTED, except
- * rank, size, transport and destroy. rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
+ * rank, size, transport and destroy. rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after
+ * the call. */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
 
