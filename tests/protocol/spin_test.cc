@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "support/cpu_masks.h"
@@ -32,6 +34,10 @@ struct Patient : WaitObserver {
   bool check_wait(uint64_t) override { return false; }
 };
 
+uint32_t load_asleep(const Doorbell& b) {
+  return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(b.asleep)).load(std::memory_order_acquire);
+}
+
 // Announced, so that its peers ring. None does, and the bounded sleep ends.
 TEST(Spin, ASleepIsAnnouncedAndEnds) {
   Doorbell bell{};
@@ -39,6 +45,33 @@ TEST(Spin, ASleepIsAnnouncedAndEnds) {
   HostSpin spin(spin_settings(2, 2).in_background(), observer, &bell);
   while (bell.asleep == 0) ASSERT_TRUE(spin.idle());
   EXPECT_TRUE(spin.idle());
+}
+
+// Without a ring it sleeps for the whole limit. A ring of the last bell ends the sleep.
+TEST(Spin, AnyOfItsBellsWakesAThread) {
+  constexpr uint64_t kLimitNs = HostSpin::kMaxSleepUs * 1000;
+  Doorbell bells[3] = {};
+  Doorbell* const more[] = {&bells[1], &bells[2]};
+  const auto sleep_ns = [&] {
+    Patient observer;
+    HostSpin spin(spin_settings(2, 2).in_background(), observer, &bells[0], more);
+    while (load_asleep(bells[0]) == 0) EXPECT_TRUE(spin.idle());
+    const uint64_t start = monotonic_ns();
+    EXPECT_TRUE(spin.idle());
+    for (const Doorbell& b : bells) EXPECT_EQ(load_asleep(b), 0u);
+    return monotonic_ns() - start;
+  };
+  EXPECT_GE(sleep_ns(), kLimitNs * 9 / 10);
+  uint64_t shortest = UINT64_MAX;
+  for (int i = 0; i < 50 && shortest > kLimitNs / 2; ++i) {
+    std::thread ringer([&] {
+      while (load_asleep(bells[2]) == 0) std::this_thread::yield();
+      while (load_asleep(bells[2]) != 0) ring(bells[2]), std::this_thread::yield();
+    });
+    shortest = std::min(shortest, sleep_ns());
+    ringer.join();
+  }
+  EXPECT_LE(shortest, kLimitNs / 2);
 }
 
 struct Counting : Patient {
