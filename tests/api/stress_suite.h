@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <future>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -159,11 +161,29 @@ class StressRank {
     return Status();
   }
 
+  // Waits for the end in one wait, in short waits, or until the work's function is called.
+  Status end_of(Work& work) {
+    switch (own_random_() % 3) {
+      case 0: return work.wait();
+      case 1: {
+        Status s;
+        while ((s = work.wait_for(0.0001)).code() == StatusCode::kInProgress) {
+        }
+        return s;
+      }
+      default: {
+        const auto end = std::make_shared<std::promise<Status>>();
+        RONDO_TRY(work.on_done([end](const Status& s) { end->set_value(s); }));
+        return end->get_future().get();
+      }
+    }
+  }
+
   // Waits for one outstanding call, chosen by this rank only.
   Status finish_one() {
     size_t k = own_random_() % kNumSlots;
     while (!slots_[k].busy) k = (k + 1) % kNumSlots;
-    const Status status = slots_[k].work.wait();
+    const Status status = end_of(slots_[k].work);
     if (!status.ok()) return Status(status.code(), describe(slots_[k].c) + ": " + std::string(status.message()));
     return judge(slots_[k]);
   }
