@@ -183,8 +183,7 @@ Status HostBackend::submit_all(std::span<Call> calls) {
       asynchronous.push_back(&b);
     }
   }
-  for (HostBackend* b : asynchronous)
-    if (b->queue_.outstanding() != 0) b->progress_->kick(b->queue_);
+  for (HostBackend* b : asynchronous) b->progress_->kick(b->queue_);
   Status ran = run(blocking);
   return first.ok() ? ran : first;
 }

@@ -43,7 +43,7 @@ class HostBackend final : public Backend {
   const std::shared_ptr<ProgressThread>& progress() const { return progress_; }
   /// Waits for the running calls and leaves the progress thread. No more calls may follow.
   void stop();
-  /// Plans a call, adds it to the queue, and sends its first messages if it may start. Errors: not_started().
+  /// Plans a call and adds it to the queue. Errors: not_started().
   Expected<std::shared_ptr<Operation>> admit(const Call& call);
   /// Drives the queues of these operations until all are done. Returns the first error in their order, or ok.
   /// kInProgress: they are not done at end_ns.

@@ -98,9 +98,6 @@ void OperationQueue::admit(Operation& op) {
   if (has_failed()) return op.end(failure_);
   active_.push_back(&op);
   outstanding_.fetch_add(1, std::memory_order_relaxed);
-  bool moved = false;
-  (void)advance(active_.size() - 1, &moved);
-  if (active_.empty()) rest();
 }
 
 // Returns true if an operation may start. Operations start in order, because all ranks must send the messages of a
@@ -158,24 +155,17 @@ bool OperationQueue::retire_if_done(size_t index) {
   return true;
 }
 
-// Runs one pass over an operation, and removes it if it is done. Returns false if it may not start yet.
-bool OperationQueue::advance(size_t index, bool* moved) {
-  Operation& op = *active_[index];
-  const bool starts = !op.started;
-  if (starts && !start(index)) return false;
-  op.waits_for_turn = index != 0;
-  *moved |= step_lanes(op);
-  if (starts) announce(op);
-  *moved |= retire_if_done(index);
-  return true;
-}
-
 bool OperationQueue::step() {
   bool moved = false;
   for (size_t i = 0; i < active_.size();) {
-    const size_t num = active_.size();
-    if (!advance(i, &moved)) return moved;
-    if (active_.size() == num) ++i;
+    Operation& op = *active_[i];
+    const bool starts = !op.started;
+    if (starts && !start(i)) return moved;
+    op.waits_for_turn = i != 0;
+    moved |= step_lanes(op);
+    if (starts) announce(op);
+    if (retire_if_done(i)) moved = true;
+    else ++i;
   }
   if (moved && active_.empty()) rest();  // the driver may go on with other queues
   return moved;

@@ -72,8 +72,7 @@ class OperationQueue {
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   // For the driver:
-  /// Gives the operation its number, adds it to the queue, and sends its first messages if it may start. The operation
-  /// must live until it is done.
+  /// Gives the operation its number and adds it to the queue. The operation must live until it is done.
   void admit(Operation& op);
   /// Runs one pass over all operations that may run. Returns true if a lane advanced, an operation ended or the
   /// transport moved something.
@@ -131,7 +130,6 @@ class OperationQueue {
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);
-  bool advance(size_t index, bool* moved);
   bool retire_if_done(size_t index);
   bool is_complete(Operation& op);
   void reserve_turns(Operation& op);

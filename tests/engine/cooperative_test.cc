@@ -62,17 +62,6 @@ class Flight {
     return {};
   }
 
-  // Steps only this rank. Returns true if its newest operation, which was admitted last, ends.
-  bool ends_alone(size_t rank) {
-    OperationQueue& q = impl_of(*comms_[rank]).queue();
-    for (uint64_t i = 0; i < 1000 && !batch_.back()->done.load(std::memory_order_acquire); ++i) {
-      if (!q.drive()) continue;
-      LaneByLane::step(q, i);
-      q.leave();
-    }
-    return batch_.back()->done.load(std::memory_order_acquire);
-  }
-
   // Steps randomly chosen lanes (seeded) until all are done. kTimeout if no lane can move: a deadlock.
   Status run(uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -132,16 +121,6 @@ TEST(Cooperative, ManyRanksInOneThread) {
   const Status s = flight.run(7);
   ASSERT_TRUE(s.ok()) << s.to_string();
   EXPECT_EQ(flight.wrong(), 0);
-}
-
-// The second rank finds the message of the first one, which nobody has stepped.
-TEST(Cooperative, AdmissionSendsTheFirstMessages) {
-  Flight flight(*find_algorithm(Collective::kAllReduce, "one_shot"), 2, 1);
-  ASSERT_TRUE(flight.admit(0, 0).ok());
-  EXPECT_FALSE(flight.ends_alone(0));
-  ASSERT_TRUE(flight.admit(0, 1).ok());
-  EXPECT_TRUE(flight.ends_alone(1));
-  EXPECT_TRUE(flight.run(1).ok());
 }
 
 TEST(Cooperative, RankThatIsMissingIsADeadlockAndNoHang) {
