@@ -2,6 +2,7 @@
 // labels: unit tsan
 // timeout: 120
 #include "api/async_suite.h"
+#include "api/work_suite.h"
 
 namespace rondo::testing {
 
