@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a folder with all that scripts/gpu_check.sh runs, for a machine that has a GPU but no compiler, packages or
 # network: programs that need only glibc 2.36 or later, and the driver. They are packed (12 MB, unpacked 100 MB); the
-# folder's scripts/gpu_check.sh unpacks them. Builds with nvcc, which takes some minutes.
+# folder's scripts/gpu_check.sh unpacks them. Builds with nvcc, which takes some minutes. Installs missing packages.
 #
 #   scripts/gpu_bundle.sh [--archs LIST] [--build FOLDER] [--out FOLDER]
 #   scripts/gpu_bundle.sh --check FOLDER     only checks the programs in a folder
@@ -11,6 +11,7 @@
 #   --out     default: build/gpu_bundle
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib.sh
 
 archs=90 build=build/gpu out=build/gpu_bundle check=""
 while [ $# -gt 0 ]; do
@@ -55,6 +56,7 @@ check_programs() {
 
 [ -z "$check" ] || { check_programs "$check"; exit; }
 
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 static="-static-libstdc++ -static-libgcc"
 cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D "RONDO_CUDA_ARCHS=$archs" \
   -D RONDO_BUILD_EXAMPLES=OFF -D RONDO_HWLOC=OFF -D RONDO_UNITY_BUILD=ON -D OPENSSL_USE_STATIC_LIBS=ON \
