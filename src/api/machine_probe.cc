@@ -27,7 +27,7 @@
 #include "plan/fit_constants.h"
 #include "plan/machine_file.h"
 #include "protocol/spin.h"
-#include "topology/host.h"
+#include "topology/handover.h"
 
 namespace rondo {
 namespace {
@@ -37,43 +37,52 @@ constexpr uint64_t kBurstNs = 200'000, kMostNs = 40'000'000, kMostBytes = 4 << 2
 // stronger than in `rondo calibrate`.
 constexpr double kPriorWeight = 0.001;
 constexpr size_t kLeastPoints = 14;
-constexpr double kMostShareOfOthers = 0.1;
+constexpr double kMostShareOfOthers = 0.1, kMostChange = 1.5;
 
+constexpr uint64_t kShort = 16 << 10, kLong = 64 << 10;  // messages
 struct Point {
   Collective collective;
   const char* algorithm;
   Protocol protocol;
-  bool whole_ring;
   uint64_t bytes;
+  uint64_t message_bytes = kLong;
+  bool whole_ring = false;
 };
 using enum Collective;
+constexpr Protocol kInline = Protocol::kInline, kSimple = Protocol::kSimple;
 // The most important points come first. When the time is over, the remaining points are left out. The measurement fails
 // if fewer than kLeastPoints points were timed.
 constexpr Point kPoints[] = {
-    {kAllReduce, "one_shot", Protocol::kInline, false, 64},
-    {kAllReduce, "one_shot", Protocol::kInline, false, 1024},
-    {kAllReduce, "ring", Protocol::kInline, false, 256},
-    {kAllGather, "ring", Protocol::kInline, false, 512},
-    {kAllReduce, "one_shot", Protocol::kSimple, false, 1024},
-    {kAllReduce, "ring", Protocol::kSimple, false, 16 << 10},
-    {kAllReduce, "pull", Protocol::kSimple, false, 64 << 10},
-    {kAllGather, "pull", Protocol::kSimple, false, 64 << 10},
-    {kAllGather, "ring", Protocol::kSimple, false, 64 << 10},
-    {kAllReduce, "ring", Protocol::kSimple, false, kMostBytes},
-    {kAllReduce, "pull", Protocol::kSimple, false, kMostBytes},
-    {kAllGather, "pull", Protocol::kSimple, false, kMostBytes},
-    {kAllGather, "ring", Protocol::kSimple, false, kMostBytes},
-    {kAllReduce, "ring", Protocol::kSimple, true, 16 << 10},
-    {kAllReduce, "one_shot", Protocol::kSimple, false, 64 << 10},
-    {kAllReduce, "ring", Protocol::kSimple, true, 256 << 10},
-    {kAllReduce, "ring", Protocol::kSimple, false, 256 << 10},
-    {kAllReduce, "pull", Protocol::kSimple, false, 1 << 20},
-    {kAllReduce, "one_shot", Protocol::kSimple, true, 4096},
-    {kAllGather, "ring", Protocol::kSimple, true, 64 << 10},
-    {kAllReduce, "one_shot", Protocol::kSimple, false, 1 << 20},
-    {kAllGather, "pull", Protocol::kSimple, false, 1 << 20},
-    {kAllReduce, "pull", Protocol::kSimple, false, 4096},
-    {kAllGather, "ring", Protocol::kSimple, false, 4096},
+    {kAllReduce, "one_shot", kInline, 64, kMaxInlineBytes},
+    {kAllReduce, "one_shot", kInline, 1024, kMaxInlineBytes},
+    {kAllReduce, "ring", kInline, 256, kMaxInlineBytes},
+    {kAllGather, "ring", kInline, 512, kMaxInlineBytes},
+    {kAllReduce, "one_shot", kSimple, 256},
+    {kAllReduce, "one_shot", kSimple, 1024},
+    {kAllReduce, "ring", kSimple, 16 << 10},
+    {kAllReduce, "pull", kSimple, 64 << 10},
+    {kAllGather, "pull", kSimple, 64 << 10},
+    {kAllReduce, "ring", kSimple, 64 << 10, kShort},
+    {kAllGather, "ring", kSimple, 64 << 10, kLong, true},
+    {kReduceScatter, "pull", kSimple, 256 << 10},
+    {kReduceScatter, "ring", kSimple, 256 << 10},
+    {kAllReduce, "ring", kSimple, 1 << 20, kShort},
+    {kAllReduce, "ring", kSimple, 1 << 20},
+    {kAllReduce, "ring", kSimple, 1 << 20, kLong, true},
+    {kAllReduce, "pull", kSimple, 1 << 20},
+    {kAllReduce, "ring", kSimple, kMostBytes, kShort},
+    {kAllReduce, "pull", kSimple, kMostBytes},
+    {kAllGather, "pull", kSimple, kMostBytes},
+    {kAllGather, "ring", kSimple, kMostBytes, kShort},
+    {kAllReduce, "one_shot", kSimple, 64 << 10},
+    {kAllReduce, "ring", kSimple, 256 << 10},
+    {kAllReduce, "ring", kSimple, 256 << 10, kShort},
+    {kAllReduce, "ring", kSimple, 16 << 10, kLong, true},
+    {kAllGather, "pull", kSimple, 1 << 20},
+    {kAllReduce, "one_shot", kSimple, 4096, kLong, true},
+    {kAllReduce, "pull", kSimple, 4096},
+    {kAllGather, "ring", kSimple, 4096},
+    {kAllReduce, "one_shot", kSimple, 4096},
 };
 
 /// Returns the time that this thread has waited for a CPU; infinity if it is not known.
@@ -125,7 +134,10 @@ class World {
       return s;
     });
   }
-  const std::vector<Observation>& observations() const { return observations_; }
+  /// Valid while this object exists.
+  const std::vector<TimedCall>& calls() const { return timed_; }
+  /// Returns true if the first point took another time at the end. The CPUs of a virtual machine may move.
+  bool moved() const { return moved_; }
   /// Returns the share of the time that a rank waited for its CPU: the larger of both ranks' shares.
   double share_of_others() const { return std::max(waited_[0], waited_[1]); }
 
@@ -147,8 +159,10 @@ class World {
   Status call(Rank r, const CallShape& shape) {
     Communicator& c = *comms_[static_cast<size_t>(r)];
     std::byte* b = buffer(r);
+    std::byte* part = b + static_cast<uint64_t>(r) * shape.count_elems * 4;
     if (shape.collective == kAllReduce) return c.all_reduce(b, b, shape.count_elems, Dtype::kFloat32, Op::kSum);
-    return c.all_gather(b + static_cast<uint64_t>(r) * shape.count_elems * 4, b, shape.count_elems, Dtype::kFloat32);
+    if (shape.collective == kAllGather) return c.all_gather(part, b, shape.count_elems, Dtype::kFloat32);
+    return c.reduce_scatter(b, part, shape.count_elems, Dtype::kFloat32, Op::kSum);
   }
   /// Returns the mean time of `calls` calls, in nanoseconds.
   Expected<double> time(Rank r, const CallShape& shape, uint64_t calls) {
@@ -159,45 +173,60 @@ class World {
   }
 
   Status measure(Rank r) {
+    double first_ns = 0;
+    for (const Point& p : kPoints) {
+      RONDO_TRY_ASSIGN(const double ns, time(r, p));
+      if (calls_.load() == 0) break;
+      if (first_ns == 0) first_ns = ns;
+    }
+    RONDO_TRY_ASSIGN(const double ns, time(r, kPoints[0], true));
+    if (r == 0) moved_ = std::max(first_ns / ns, ns / first_ns) > kMostChange;
+    return {};
+  }
+  // Returns the time of a call, and adds it to timed_. Returns 0 if no candidate fits, or if the time is over and the
+  // point is not needed.
+  Expected<double> time(Rank r, const Point& p, bool needed = false) {
     Communicator& comm = *comms_[static_cast<size_t>(r)];
     CommunicatorImpl& impl = impl_of(comm);
-    for (const Point& p : kPoints) {
-      if (!pulls_ && std::string_view(p.algorithm) == "pull") continue;
-      CallShape shape;
-      shape.collective = p.collective;
-      shape.dtype = Dtype::kFloat32;
-      if (collective_reduces(p.collective)) shape.op = Op::kSum;
-      shape.count_elems = p.bytes / 4 / (p.collective == kAllGather ? kNumRanks : 1);
-      impl.lock();
-      impl.planner().force(nullptr);
-      Expected<std::vector<Candidate>> found = impl.planner().candidates(shape);
-      const Candidate* chosen = nullptr;
-      if (found.ok())
-        for (const Candidate& c : *found)
-          if (c.algorithm->name == p.algorithm && c.protocol == p.protocol && c.whole_ring == p.whole_ring) {
-            chosen = &c;
-            break;
-          }
-      impl.planner().force(chosen);
-      impl.unlock();
-      RONDO_TRY(found.status());
-      if (chosen == nullptr) continue;
-      RONDO_TRY(call(r, shape));  // makes the plan and its connections
-      RONDO_TRY_ASSIGN(const double first_ns, time(r, shape, 1));
-      if (r == 0)
-        calls_.store(monotonic_ns() > end_ns_ ? 0
-                                              : static_cast<uint64_t>(std::clamp(kBurstNs / first_ns, 1.0, 1000.0)));
-      RONDO_TRY(comm.barrier());
-      const uint64_t calls = calls_.load();
-      if (calls == 0) break;
-      std::vector<double> bursts;
-      for (int b = 0; b < (calls > 1 ? 3 : 2); ++b) {
-        RONDO_TRY_ASSIGN(const double ns, time(r, shape, calls));
-        bursts.push_back(ns);
-      }
-      if (r == 0) observations_.push_back({chosen->counts, median(std::move(bursts))});
+    if (!pulls_ && std::string_view(p.algorithm) == "pull") return 0.0;
+    CallShape shape;
+    shape.collective = p.collective;
+    shape.dtype = Dtype::kFloat32;
+    if (collective_reduces(p.collective)) shape.op = Op::kSum;
+    shape.count_elems = p.bytes / 4 / (p.collective == kAllReduce ? 1 : kNumRanks);
+    impl.lock();
+    impl.planner().force(nullptr);
+    Expected<std::vector<Candidate>> found = impl.planner().candidates(shape);
+    const Candidate* chosen = nullptr;
+    if (found.ok())
+      for (const Candidate& c : *found)
+        if (c.algorithm->name == p.algorithm && c.protocol == p.protocol && c.message_bytes == p.message_bytes &&
+            c.whole_ring == p.whole_ring) {
+          chosen = &c;
+          break;
+        }
+    impl.planner().force(chosen);
+    impl.unlock();
+    RONDO_TRY(found.status());
+    if (chosen == nullptr) return 0.0;
+    RONDO_TRY(call(r, shape));  // makes the plan and its connections
+    RONDO_TRY_ASSIGN(const double first_ns, time(r, shape, 1));
+    if (r == 0)
+      calls_.store(monotonic_ns() > end_ns_ && !needed
+                       ? 0
+                       : static_cast<uint64_t>(std::clamp(kBurstNs / first_ns, 1.0, 1000.0)));
+    RONDO_TRY(comm.barrier());
+    const uint64_t calls = calls_.load();
+    if (calls == 0) return 0.0;
+    std::vector<double> bursts;
+    if (calls == 1) bursts.push_back(first_ns);
+    while (bursts.size() < 3) {
+      RONDO_TRY_ASSIGN(const double ns, time(r, shape, calls));
+      bursts.push_back(ns);
     }
-    return {};
+    const double ns = median(std::move(bursts));
+    if (r == 0) timed_.push_back({chosen->cost, ns});
+    return ns;
   }
 
   const uint64_t end_ns_ = monotonic_ns() + kMostNs;
@@ -208,63 +237,20 @@ class World {
   bool pulls_ = false;           // the kernel may copy
   std::vector<std::unique_ptr<Communicator>> comms_;
   std::atomic<uint64_t> calls_{0};
-  std::vector<Observation> observations_;
+  std::vector<TimedCall> timed_;
+  bool moved_ = false;
   double waited_[kNumRanks] = {};  // share of the time that a rank waited for its CPU
-};
-
-// Returns two CPUs of different cores that the calling thread may use. If there are none, sets the thread's CPUs to all
-// CPUs of its cgroup, and looks among these. Returns {-1, -1} if they are all of one core.
-std::array<int, 2> two_cpus() {
-  const auto of_mask = []() -> std::array<int, 2> {
-    cpu_set_t mask;
-    CPU_ZERO(&mask);
-    if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return {-1, -1};
-    int first = -1;
-    std::string core;
-    for (int c = 0; c < CPU_SETSIZE; ++c) {
-      if (!CPU_ISSET(c, &mask)) continue;
-      const std::string here =
-          first_line_of(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", c));
-      if (first >= 0 && here != core) return {first, c};
-      if (first < 0) first = c, core = here;
-    }
-    return {-1, -1};
-  };
-  if (const std::array<int, 2> found = of_mask(); found[1] >= 0) return found;
-  cpu_set_t all;
-  std::memset(&all, 0xFF, sizeof all);
-  (void)::sched_setaffinity(0, sizeof all, &all);  // the kernel leaves those of the cgroup
-  return of_mask();
-}
-
-/// Restores the calling thread's CPUs.
-class OwnCpus {
- public:
-  OwnCpus() { known_ = ::sched_getaffinity(0, sizeof mask_, &mask_) == 0; }
-  ~OwnCpus() {
-    if (known_) ::sched_setaffinity(0, sizeof mask_, &mask_);
-  }
-  explicit operator bool() const { return known_; }
-  OwnCpus(const OwnCpus&) = delete;
-  OwnCpus& operator=(const OwnCpus&) = delete;
-
- private:
-  cpu_set_t mask_{};
-  bool known_;
 };
 
 auto& at(auto& v, CostTerm t) { return v[static_cast<size_t>(t)]; }
 
 // Mapped buffers and huge copies are not measured: their constants are scaled by the same factor as those of similar
 // data. Ranks that share cores are not measured: a world of them takes far longer than 50 ms to give steady times.
-void fit(std::span<const Observation> all, CostModel& model) {
-  const CostVector prior = model.spread;
-  CostVector& now = model.spread;
-  now = fit_constants(all, prior, CostTerm{0}, kPriorWeight);
+void scale_rest(const CostVector& prior, CostVector& now) {
   const auto change = [&](CostTerm a, CostTerm b) { return (at(now, a) + at(now, b)) / (at(prior, a) + at(prior, b)); };
   at(now, CostTerm::kPeerByte) *= change(CostTerm::kRingByte, CostTerm::kUserByte);
   at(now, CostTerm::kFarPeerByte) *= change(CostTerm::kFarRingByte, CostTerm::kFarUserByte);
-  at(now, CostTerm::kHugePullByte) *= change(CostTerm::kFarPullByte, CostTerm::kFarPullByte);
+  at(now, CostTerm::kHugePullByte) *= change(CostTerm::kFarPullByte, CostTerm::kFarFreshPullByte);
 }
 
 }  // namespace
@@ -289,13 +275,16 @@ Expected<CostModel> measure_machine() {
     return unsupported("/proc/thread-self/schedstat does not tell how long a thread waits for its CPU");
   if (share > kMostShareOfOthers)
     return unsupported("other work took {:.0f} % of the time of CPU {} or {}", 100 * share, cpus[0], cpus[1]);
-  const std::vector<Observation>& all = world.observations();
+  if (world.moved()) return unsupported("a call took another time at the end than at the beginning");
+  const std::vector<TimedCall>& all = world.calls();
   if (all.size() < kLeastPoints)
     return unsupported("only {} of {} timings were made in {} ms", all.size(), std::size(kPoints), kMostNs / 1'000'000);
-  fit(all, model);
-  if (const double error = median_error(all, model.spread); error > kMostMedianError)
+  // near_bytes: half of the second-level cache, or more if the timings say so.
+  CostModel fitted = fit_model(all, model, kMostBytes / 2, kPriorWeight);
+  if (const double error = median_error(all, fitted); error > kMostMedianError)
     return unsupported("the constants miss half of their own timings by {:.0f} % or more", 100 * error);
-  return model;
+  scale_rest(model.spread, fitted.spread);
+  return fitted;
 }
 
 CostsInForce measure_and_keep(const std::string& path, const std::function<Expected<CostModel>()>& measure) {

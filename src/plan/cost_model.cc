@@ -64,7 +64,10 @@ class Counter {
     at(CostTerm::kLongRingByte) = work_.ring_share * size_ * evicted;
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
-    if (c_.ranks_per_core > 1 || c_.both_send) return;  // other work fills this time
+    if (c_.ranks_per_core > 1) return;  // other work fills this time
+    at(CostTerm::kLoop) = c_.profile->rounds * (loops - 1);
+    const bool one_host = c_.profile->crossings == 0;
+    if (one_host ? c_.profile->busiest == c_.profile->others : c_.both_send) return;  // all are busy from the start
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
     const double fill = std::max(0.0, c_.profile->rounds - 1) * message;  // while not all links are in use yet
     at(CostTerm::kRingByte) += fill;
@@ -84,15 +87,18 @@ class Counter {
     constexpr double kBytesPerCall = 256 * 1024;
     at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
     if (!c_.rounds) {  // added data is read again from a block that its peers share; rounding, above, includes that
-      at(CostTerm::kUserByte) += work_.added_share * user_size_;
+      at(CostTerm::kBlockByte) = work_.added_share * user_size_ * (1 - far_);
+      at(CostTerm::kUserByte) += work_.added_share * user_size_ * far_;
       at(CostTerm::kPullCall) += (work_.block_share - work_.added_share) * user_size_ / kBytesPerCall;
     }
     if (user_size_ > static_cast<double>(model_.huge_bytes)) {
       at(CostTerm::kHugePullByte) = peer;
       return;
     }
-    bytes(CostTerm::kPullByte, CostTerm::kFarPullByte, peer - fresh);
-    bytes(CostTerm::kFreshPullByte, CostTerm::kFarPullByte, fresh);
+    // In calls in place one after another, the last call has just written the peers' input.
+    const double hot = c_.profile->overwrites_input ? peer : fresh;
+    bytes(CostTerm::kPullByte, CostTerm::kFarPullByte, peer - hot);
+    bytes(CostTerm::kFreshPullByte, CostTerm::kFarFreshPullByte, hot);
   }
 
   const CostCase& c_;

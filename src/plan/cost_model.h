@@ -21,29 +21,33 @@ namespace rondo {
 // X(enumerator, name, unit, built-in value for one rank per core, built-in value for shared cores, what it counts). The
 // built-in values come from one machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo
 // calibrate` measures a machine's own.
-#define RONDO_COST_TERMS(X)                                                                                           \
-  X(kCall, "call", "ns", 20, 60, "fixed cost of a call")                                                              \
-  X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a task switch")        \
-  X(kDataHandover, "data_handover", "ns", 120, 150, "added to handover if the flag announces data in a ring")         \
-  X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                             \
-  X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                          \
-  X(kLine, "line", "ns", 7, 7, "reducing the data of one header line")                                                \
-  X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                         \
-  X(kRingByte, "ring_byte", "ns/byte", 0.025, 0.025, "data rings, written or read")                                   \
-  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.050, 0.050, "ring_byte in calls larger than near_bytes")              \
-  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.010, 0.010, "added if the rings of a core fit its caches")        \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.018, 0.018, "added if the rings of a core exceed its caches")       \
-  X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                         \
-  X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "user_byte in calls larger than near_bytes")                \
-  X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                        \
-  X(kFarPeerByte, "far_peer_byte", "ns/byte", 0.03, 0.03, "peer_byte in calls larger than near_bytes")                \
-  X(kPullCall, "pull_call", "ns", 650, 650, "a copy by the kernel: fixed cost")                                       \
-  X(kPullByte, "pull_byte", "ns/byte", 0.026, 0.026, "a copy by the kernel, data in memory for some time")            \
-  X(kFreshPullByte, "fresh_pull_byte", "ns/byte", 0.12, 0.12, "a copy by the kernel, data just written by its owner") \
-  X(kFarPullByte, "far_pull_byte", "ns/byte", 0.06, 0.06, "a copy by the kernel in calls larger than near_bytes")     \
-  X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "a copy by the kernel in calls larger than huge_bytes")   \
-  X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: latency")                                   \
-  X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to another host: CPU time at each end")                \
+#define RONDO_COST_TERMS(X)                                                                                            \
+  X(kCall, "call", "ns", 20, 60, "fixed cost of a call")                                                               \
+  X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a task switch")         \
+  X(kDataHandover, "data_handover", "ns", 120, 150, "added to handover if the flag announces data in a ring")          \
+  X(kLoop, "loop", "ns", 60, 0, "handover and data_handover for a further message of a long chunk")                    \
+  X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                              \
+  X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                           \
+  X(kLine, "line", "ns", 7, 7, "reducing the data of one header line")                                                 \
+  X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                          \
+  X(kRingByte, "ring_byte", "ns/byte", 0.025, 0.025, "data rings, written or read")                                    \
+  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.050, 0.050, "ring_byte in calls larger than near_bytes")               \
+  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.010, 0.010, "added if the rings of a core fit its caches")         \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.018, 0.018, "added if the rings of a core exceed its caches")        \
+  X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                          \
+  X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "user_byte in calls larger than near_bytes")                 \
+  X(kBlockByte, "block_byte", "ns/byte", 0.030, 0.010, "user_byte of data that the kernel has just copied to a block") \
+  X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                         \
+  X(kFarPeerByte, "far_peer_byte", "ns/byte", 0.03, 0.03, "peer_byte in calls larger than near_bytes")                 \
+  X(kPullCall, "pull_call", "ns", 650, 650, "a copy by the kernel: fixed cost")                                        \
+  X(kPullByte, "pull_byte", "ns/byte", 0.026, 0.026, "a copy by the kernel, data in memory for some time")             \
+  X(kFreshPullByte, "fresh_pull_byte", "ns/byte", 0.070, 0.073, "pull_byte of data just written by its owner")         \
+  X(kFarPullByte, "far_pull_byte", "ns/byte", 0.06, 0.06, "pull_byte in calls larger than near_bytes")                 \
+  X(kFarFreshPullByte, "far_fresh_pull_byte", "ns/byte", 0.06, 0.06,                                                   \
+    "fresh_pull_byte in calls larger than near_bytes")                                                                 \
+  X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "a copy by the kernel in calls larger than huge_bytes")    \
+  X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: latency")                                    \
+  X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to another host: CPU time at each end")                 \
   X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "bytes that the busiest host sends to other hosts")
 
 enum class CostTerm : uint8_t {

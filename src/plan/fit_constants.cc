@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 namespace rondo {
@@ -11,6 +13,19 @@ double forecast(const CostVector& counts, const CostVector& constants) {
   double sum = 0;
   for (size_t t = 0; t < kNumCostTerms; ++t) sum += counts[t] * constants[t];
   return sum;
+}
+
+std::vector<double> relative_errors(std::span<const Observation> observations, const CostVector& constants) {
+  std::vector<double> errors;
+  for (const Observation& o : observations)
+    errors.push_back(std::abs(forecast(o.counts, constants) / o.measured_ns - 1));
+  return errors;
+}
+
+std::vector<Observation> counted(std::span<const TimedCall> calls, const CostModel& model) {
+  std::vector<Observation> observations;
+  for (const TimedCall& c : calls) observations.push_back({cost_counts(c.cost, model), c.measured_ns});
+  return observations;
 }
 
 /// The normal equations of one weighted fit, in multiples of the prior.
@@ -72,12 +87,31 @@ CostVector fit_constants(std::span<const Observation> observations, const CostVe
 
 double median_error(std::span<const Observation> observations, const CostVector& constants) {
   if (observations.empty()) return 0;
-  std::vector<double> errors;
-  for (const Observation& o : observations)
-    errors.push_back(std::abs(forecast(o.counts, constants) / o.measured_ns - 1));
+  std::vector<double> errors = relative_errors(observations, constants);
   const auto middle = errors.begin() + static_cast<ptrdiff_t>(errors.size() / 2);
   std::nth_element(errors.begin(), middle, errors.end());
   return *middle;
+}
+
+double median_error(std::span<const TimedCall> calls, const CostModel& model) {
+  return median_error(counted(calls, model), model.spread);
+}
+
+CostModel fit_model(std::span<const TimedCall> calls, const CostModel& prior, uint64_t most_near_bytes, double pull) {
+  CostModel best = prior;
+  double least = std::numeric_limits<double>::infinity();
+  for (uint64_t near = prior.near_bytes; near <= std::max(prior.near_bytes, most_near_bytes); near *= 2) {
+    CostModel tried = prior;
+    tried.near_bytes = near;
+    const std::vector<Observation> observations = counted(calls, tried);
+    tried.spread = fit_constants(observations, prior.spread, CostTerm{0}, pull);
+    const std::vector<double> errors = relative_errors(observations, tried.spread);
+    const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
+    if (sum >= least) continue;
+    least = sum;
+    best = tried;
+  }
+  return best;
 }
 
 }  // namespace rondo

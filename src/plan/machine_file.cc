@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -12,10 +13,12 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/forks.h"
 #include "base/new_file.h"
 #include "base/read_file.h"
 #include "bootstrap/unique_id.h"
 #include "plan/calibration.h"
+#include "topology/handover.h"
 
 namespace rondo {
 namespace {
@@ -30,6 +33,20 @@ bool is_ours(const struct stat& facts) {
   return facts.st_uid == ::geteuid() && (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+// The hand-over's range: from a power of two to below the next. Measured once in a process.
+const std::string& handover_text() {
+  struct Text {
+    std::string text = "unknown";
+    Text() {
+      const std::optional<double> ns = measure_handover_ns();
+      if (!ns || *ns < 1) return;
+      const uint64_t from = std::bit_floor(static_cast<uint64_t>(*ns));
+      text = fmt::format("{} to {} ns", from, 2 * from);
+    }
+  };
+  return of_this_process<Text>().text;
+}
+
 constexpr size_t kMostFileBytes = 64 * 1024;
 
 }  // namespace
@@ -39,10 +56,10 @@ std::string machine_name() {
   ::uname(&system);
   std::string cpus = first_line_of("/sys/fs/cgroup/cpuset.cpus.effective");
   if (cpus.empty()) cpus = "?";
-  return fmt::format("{}, caches {} {} {}, CPUs {} of {}, {} {}, rondo {}", processor_name(),
+  return fmt::format("{}, caches {} {} {}, CPUs {} of {}, hand-over {}, {} {}, rondo {}", processor_name(),
                      size_text(::sysconf(_SC_LEVEL1_DCACHE_SIZE)), size_text(::sysconf(_SC_LEVEL2_CACHE_SIZE)),
                      size_text(::sysconf(_SC_LEVEL3_CACHE_SIZE)), cpus, first_line_of("/sys/devices/system/cpu/online"),
-                     system.sysname, system.release, RONDO_VERSION);
+                     handover_text(), system.sysname, system.release, RONDO_VERSION);
 }
 
 std::string machine_file_path() {

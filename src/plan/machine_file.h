@@ -1,9 +1,11 @@
 // The machine file: constants that a communicator has measured on this machine (api/machine_probe.h), for later
 // processes. It has the format of calibration files (plan/calibration.h) and one line more:
 //
-//     machine = Intel(R) Xeon(R) Processor, caches 48K 2M 260M, CPUs 0-1 of 0-1, Linux 6.12.9, rondo 0.1.0
+//     machine = Intel(R) Xeon(R) Processor, caches 48K 2M 260M, CPUs 0-1 of 0-1, hand-over 64 to 128 ns, Linux 6.12.9,
+//               rondo 0.1.0                                                                       (one line)
 //
-// Each such text has its own file, so machines may share a home directory.
+// Each such text has its own file, so machines may share a home directory, and a virtual machine whose cores move has a
+// file for each distance.
 //
 // Thread safety: any thread.
 #pragma once
@@ -16,7 +18,8 @@
 
 namespace rondo {
 
-/// Returns the facts on which the constants depend: processor, caches, CPUs (of the cgroup, online), kernel, rondo.
+/// Returns the facts on which the constants depend: processor, caches, CPUs (of the cgroup, online),
+/// the range of the time of a hand-over, kernel, rondo. The first call in a process measures the hand-over.
 std::string machine_name();
 /// Returns $XDG_CACHE_HOME/rondo/machine-HASH, or else $HOME/.cache/..., or an empty text if neither variable is set.
 std::string machine_file_path();

@@ -65,7 +65,7 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 // each other's messages in its caches, so a lap is always better for them.
 bool Planner::may_use_whole_ring(double message_bytes) const {
   return hosts_.one_host() && nranks_ > 1 && settings_.ranks_per_core == 1 &&
-         message_bytes * lap_messages() < static_cast<double>(ring_bytes());
+         lap_bytes(message_bytes, lap_messages()) < static_cast<double>(ring_bytes());
 }
 uint64_t Planner::ring_bytes() const { return SegmentLayout(nranks_).data_bytes(); }
 
@@ -98,11 +98,21 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const ScheduleProfile& p = profile(*c.algorithm, root);
   const bool by_copy = c.algorithm->pulls_only && !ports_.transport().may_be_direct();
   const int shared = settings_.ranks_per_core;
-  c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
-                          v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
-                          static_cast<double>(c.whole_ring ? ring_bytes() : c.message_bytes * lap_messages()),
-                          c.whole_ring, nranks_ == 2 && !hosts_.one_host()},
-                         settings_.costs);
+  c.cost = {&p,
+            c.protocol,
+            c.algorithm->direct,
+            by_copy,
+            static_cast<double>(c.message_bytes),
+            v.whole,
+            v.chunk(p.longest_chunk),
+            shared,
+            v.user,
+            v.user > 0,
+            c.whole_ring ? static_cast<double>(ring_bytes())
+                         : lap_bytes(static_cast<double>(c.message_bytes), lap_messages()),
+            c.whole_ring,
+            nranks_ == 2 && !hosts_.one_host()};
+  c.counts = cost_counts(c.cost, settings_.costs);
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
@@ -236,7 +246,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, b
       const bool as_forced =
           protocol == forced_.protocol && message_bytes == forced_.message_bytes && whole_ring == forced_.whole_ring;
       if (forced && !as_forced) return;
-      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, whole_ring, {}, 0});
+      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, whole_ring});
       forecast(c, volume, request.root);
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
@@ -249,7 +259,8 @@ Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, b
     else if (wanted(Protocol::kSimple) || !lines_possible) {
       const std::vector<uint64_t> sizes = message_sizes(a.collective, cut);
       for (const uint64_t bytes : sizes) add(Protocol::kSimple, bytes);
-      if (may_use_whole_ring(std::min(chunk, static_cast<double>(sizes[0])))) add(Protocol::kSimple, sizes[0], true);
+      const uint64_t longest = sizes.back();
+      if (may_use_whole_ring(std::min(chunk, static_cast<double>(longest)))) add(Protocol::kSimple, longest, true);
     }
   }
   correct(found, volume);

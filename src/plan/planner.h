@@ -46,6 +46,7 @@ struct Candidate {
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 0;  // longest message
   bool whole_ring = false;     // its messages use the whole ring in turn (protocol/fifo.h), not a lap of few messages
+  CostCase cost;               // valid while its planner exists
   CostVector counts{};         // how often each constant counts (cost_counts)
   double forecast_ns = 0;
 };

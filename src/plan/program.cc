@@ -43,7 +43,7 @@ class Compiler {
     if (!p_.direct)
       p_.lap_bytes = shape_.lap_messages == kWholeRing
                          ? UINT32_MAX
-                         : place_bytes(p_.ring_bytes_of_message(longest)) * shape_.lap_messages;
+                         : lap_bytes(place_bytes(p_.ring_bytes_of_message(longest)), shape_.lap_messages);
     for (ProgramLane& lane : p_.lanes)
       for (size_t pc = lane.size(); pc-- > 1;)
         if (only_receives(lane[pc])) lane[pc - 1].further_receives = lane[pc].further_receives + 1;

@@ -35,6 +35,7 @@ class WorkCounter {
     const CollectiveTraits& t = collective_traits(algorithm.collective);
     // If one buffer has a part for each rank, the other one's single chunk has the length of such a part.
     if (t.in_parts == Parts::kEach || t.out_parts == Parts::kEach) whole_ = std::max(s.in_chunks, s.out_chunks);
+    profile.overwrites_input = algorithm.collective == Collective::kAllReduce;
     profile.serves_variable_counts &= serves_variable_counts(s, algorithm.collective);
     for (const Lane& lane : s.lanes)
       for (const Instruction& i : lane)

@@ -50,6 +50,48 @@ TEST(ScheduleProfile, PullsAreReadsOfPeersAndFreshWhereTheyWereJustWritten) {
   EXPECT_GE(p.rounds, 2);
 }
 
+// An all-reduce in place has written its input, so the next one reads fresh data twice. A reduce-scatter has not.
+TEST(CostModel, PullsOfAnAllReduceAreFresh) {
+  const auto pulled = [](Collective c, double bytes) {
+    const ScheduleProfile p = profile(c, "pull", 2);
+    const CostVector n =
+        cost_counts({&p, Protocol::kSimple, true, true, 65536.0, bytes, p.longest_chunk * bytes, 1}, built_in_costs());
+    const auto of = [&](CostTerm t) { return n[static_cast<size_t>(t)]; };
+    return std::vector<double>{of(CostTerm::kPullByte), of(CostTerm::kFreshPullByte), of(CostTerm::kFarPullByte),
+                               of(CostTerm::kFarFreshPullByte), of(CostTerm::kBlockByte)};
+  };
+  EXPECT_EQ(pulled(Collective::kAllReduce, 65536), (std::vector<double>{0, 65536, 0, 0, 32768}));
+  EXPECT_EQ(pulled(Collective::kReduceScatter, 65536), (std::vector<double>{32768, 0, 0, 0, 32768}));
+  EXPECT_EQ(pulled(Collective::kAllGather, 65536), (std::vector<double>{32768, 0, 0, 0, 0}));
+  EXPECT_EQ(pulled(Collective::kAllReduce, 8 << 20), (std::vector<double>{0, 0, 0, 8 << 20, 0}));
+}
+
+// A long chunk is several messages. Each further one costs a hand-over, unless other ranks use the core meanwhile.
+TEST(CostModel, FurtherMessagesOfAChunkWait) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "ring", 2);
+  const auto loops = [&](double bytes, double message, int per_core) {
+    const CostCase c{&p, Protocol::kSimple, false, false, message, bytes, p.longest_chunk * bytes, per_core};
+    return cost_counts(c, built_in_costs())[static_cast<size_t>(CostTerm::kLoop)];
+  };
+  EXPECT_EQ(loops(32768, 16384, 1), 0);
+  EXPECT_EQ(loops(262144, 16384, 1), p.rounds * 7);
+  EXPECT_EQ(loops(262144, 65536, 1), p.rounds);
+  EXPECT_EQ(loops(262144, 16384, 2), 0);
+}
+
+// While a pipeline of ranks with unequal work fills, some wait. Ranks with equal work begin at once.
+TEST(CostModel, OnlyUnequalRanksFillAPipeline) {
+  const auto ring_bytes = [](const ScheduleProfile& p, double message) {
+    const CostCase c{&p, Protocol::kSimple, false, false, message, 1 << 20, p.longest_chunk * (1 << 20), 1};
+    return cost_counts(c, built_in_costs())[static_cast<size_t>(CostTerm::kRingByte)];
+  };
+  const ScheduleProfile ring = profile(Collective::kAllReduce, "ring", 4);
+  EXPECT_EQ(ring_bytes(ring, 65536), ring_bytes(ring, 16384));
+  const ScheduleProfile tree = profile(Collective::kAllReduce, "tree", 4);
+  ASSERT_GT(tree.rounds, 1);
+  EXPECT_NEAR(ring_bytes(tree, 65536) - ring_bytes(tree, 16384), (tree.rounds - 1) * (65536 - 16384), 1e-6);
+}
+
 TEST(ScheduleProfile, RoundsOfEveryAlgorithmAreItsStepsOrFewer) {
   for (const Algorithm& a : all_algorithms())
     for (int nranks : {2, 3, 4, 8, 16}) {

@@ -85,6 +85,27 @@ TEST(Fit, FindsWhatAShortLapCosts) {
   EXPECT_LT(median_error(all, found), 0.02);
 }
 
+// A processor whose second-level cache is small beside a shared third level: far begins at 1 MiB.
+TEST(Fit, FindsWhereFarBegins) {
+  CostModel start = built_in_costs(), truth = start;
+  start.near_bytes = 256 << 10;
+  truth.near_bytes = 1 << 20;
+  truth.spread[static_cast<size_t>(CostTerm::kFarRingByte)] *= 3;
+  truth.spread[static_cast<size_t>(CostTerm::kUserByte)] *= 1.5;
+  const ScheduleProfile p = profile_schedule(*find_algorithm(Collective::kAllReduce, "ring"), 2, 0, 1);
+  std::vector<TimedCall> calls;
+  for (const double bytes : {4e3, 16e3, 64e3, 256e3, 1e6, 2e6, 4e6}) {
+    CostCase c{&p, Protocol::kSimple, false, false, 16384, bytes, p.longest_chunk * bytes, 1};
+    c.lap_bytes = 512 * 1024;
+    calls.push_back({c, forecast_ns(cost_counts(c, truth), truth, 1)});
+  }
+  const CostModel found = fit_model(calls, start, 2 << 20, 1e-4);
+  EXPECT_EQ(found.near_bytes, truth.near_bytes);
+  EXPECT_LT(median_error(calls, found), 0.02);
+  EXPECT_EQ(found.oversubscribed, start.oversubscribed);
+  EXPECT_EQ(fit_model(calls, start, 0, 1e-4).near_bytes, start.near_bytes);  // no other value is permitted
+}
+
 TEST(Fit, ConstantsThatAreKnownStay) {
   CostVector prior, truth;
   prior.fill(100);

@@ -79,6 +79,29 @@ TEST(Planner, BuiltInConstantsKeepShortLaps) {
   EXPECT_GT(whole, 0u) << "no candidate uses the whole ring";
 }
 
+TEST(Planner, LapsStayInCaches) {
+  EXPECT_EQ(lap_bytes(uint32_t{1024}, 32), 32u << 10);
+  EXPECT_EQ(lap_bytes(uint32_t{16 << 10}, 32), 512u << 10);
+  EXPECT_EQ(lap_bytes(uint32_t{48 << 10}, 32), 512u << 10);
+  EXPECT_EQ(lap_bytes(uint32_t{64 << 10}, 32), 512u << 10);
+  EXPECT_EQ(lap_bytes(uint32_t{512 << 10}, 8), kRingMessages * (512u << 10));  // never fewer messages than that
+  EXPECT_EQ(lap_bytes(uint32_t{4096}, 8), 8u * 4096);
+  const EnvironmentVariable off("RONDO_CALIBRATION", "off");
+  const auto comms = make(2);
+  Planner& planner = impl_of(*comms[0]).planner();
+  if (planner.settings().ranks_per_core > 1) GTEST_SKIP() << "one CPU";
+  CallShape request;
+  request.count_elems = 1 << 20;
+  int forms[2][2] = {};
+  const std::vector<Candidate> all = planner.candidates(request, /*staged_only=*/true).value();
+  for (const Candidate& c : all)
+    if (c.algorithm->name == "ring") ++forms[c.message_bytes > 16384][c.whole_ring];
+  EXPECT_EQ(forms[0][0], 1);  // short messages in a lap, long ones in a lap, long ones in the whole ring
+  EXPECT_EQ(forms[0][1], 0);
+  EXPECT_EQ(forms[1][0], 1);
+  EXPECT_EQ(forms[1][1], 1);
+}
+
 TEST(Planner, SettingIsObeyedWhereItCanServeAndSaidWhereItCannot) {
   const EnvironmentVariable tree("RONDO_ALGO", "tree");
   const auto comms = make(4);

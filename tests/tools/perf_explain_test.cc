@@ -17,8 +17,8 @@ TEST(Explain, NamesChoiceBestAndRegret) {
   p.bytes = 4096;
   const Algorithm* ring = find_algorithm(Collective::kAllReduce, "ring");
   const Algorithm* one_shot = find_algorithm(Collective::kAllReduce, "one_shot");
-  p.candidates.push_back({{ring, Protocol::kSimple, 16384, {}, 1000}, {}, {2000, 1900, 2000, 2100, 2000}});
-  p.candidates.push_back({{one_shot, Protocol::kInline, 448, {}, 3000}, {}, {1600, 1520, 1600, 1680, 1600}});
+  p.candidates.push_back({{ring, Protocol::kSimple, 16384}, {}, {2000, 1900, 2000, 2100, 2000}});
+  p.candidates.push_back({{one_shot, Protocol::kInline, 448}, {}, {1600, 1520, 1600, 1680, 1600}});
   EXPECT_EQ(p.best(), 1u);
   EXPECT_DOUBLE_EQ(p.regret(), 0.25);
   const std::string text = explain_text(p);
