@@ -58,16 +58,18 @@ class Counter {
     at(CostTerm::kMessage) = work_.steps * loops;
     at(CostTerm::kEnd) += work_.ends * loops;
     bytes(CostTerm::kRingByte, CostTerm::kFarRingByte, work_.ring_share * size_);
-    const double in_use = work_.connections * (c_.whole_ring ? c_.lap_bytes : std::min(c_.lap_bytes, c_.chunk_bytes));
-    const double evicted = far_part(in_use, static_cast<double>(model_.near_bytes));
+    const bool one_host = c_.profile->crossings == 0;
+    const double in_use = work_.connections * std::min(c_.lap_bytes, c_.chunk_bytes);
+    const double evicted = c_.ranks_per_core == 1 && one_host
+                               ? (c_.whole_ring ? 1 : 0)
+                               : far_part(in_use, static_cast<double>(model_.near_bytes));
     at(CostTerm::kDirtyRingByte) = work_.ring_share * size_ * (1 - evicted);
     at(CostTerm::kLongRingByte) = work_.ring_share * size_ * evicted;
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1) return;  // other work fills this time
     at(CostTerm::kLoop) = c_.profile->rounds * (loops - 1);
-    const bool one_host = c_.profile->crossings == 0;
-    if (one_host ? c_.profile->busiest == c_.profile->others : c_.both_send) return;  // all are busy from the start
+    if (one_host ? c_.profile->equal_work : c_.both_send) return;  // all are busy from the start
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
     const double fill = std::max(0.0, c_.profile->rounds - 1) * message;  // while not all links are in use yet
     at(CostTerm::kRingByte) += fill;

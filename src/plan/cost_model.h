@@ -32,8 +32,10 @@ namespace rondo {
   X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                          \
   X(kRingByte, "ring_byte", "ns/byte", 0.025, 0.025, "data rings, written or read")                                    \
   X(kFarRingByte, "far_ring_byte", "ns/byte", 0.050, 0.050, "ring_byte in calls larger than near_bytes")               \
-  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.010, 0.010, "added if the rings of a core fit its caches")         \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.018, 0.018, "added if the rings of a core exceed its caches")        \
+  X(kDirtyRingByte, "dirty_ring_byte", "ns/byte", 0.010, 0.010,                                                        \
+    "added in a lap, or if the rings of a core fit its caches")                                                        \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.018, 0.018,                                                          \
+    "added otherwise: the whole ring, or rings beyond the caches")                                                     \
   X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                          \
   X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "user_byte in calls larger than near_bytes")                 \
   X(kBlockByte, "block_byte", "ns/byte", 0.030, 0.010, "user_byte of data that the kernel has just copied to a block") \

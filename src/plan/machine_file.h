@@ -18,10 +18,12 @@
 
 namespace rondo {
 
-/// Returns the facts on which the constants depend: processor, caches, CPUs (of the cgroup, online),
-/// the range of the time of a hand-over, kernel, rondo. The first call in a process measures the hand-over.
+/// Returns the facts on which the constants depend: processor, caches, CPUs (of the cgroup, online), the range of the
+/// time of a hand-over, kernel, rondo. The first call in a process measures the hand-over (topology/handover.h).
 std::string machine_name();
 /// Returns $XDG_CACHE_HOME/rondo/machine-HASH, or else $HOME/.cache/..., or an empty text if neither variable is set.
+/// If there is no such file, but that of a neighbouring range and the time is near the border, returns that one. If the
+/// hand-over could not be measured, returns the file of any range.
 std::string machine_file_path();
 
 /// Returns nothing if there is no such file. Errors with the reason why it must not be used: kSystem (it cannot be

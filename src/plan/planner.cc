@@ -50,8 +50,7 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
 }
 
 // Returns the message sizes to compare. RONDO_MESSAGE_BYTES leaves only one. A chunk of up to 16 KiB is one message. A
-// longer chunk may also be sent in messages of 16 KiB, because a lap of them stays in the second-level cache beside the
-// caller's data (docs/architecture.md, "Staging").
+// longer chunk may also be sent in messages of 16 KiB, so that ranks read while others write.
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -256,10 +257,13 @@ ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& h
   for (Rank r : ranks_to_profile(algorithm, hosts, root))
     schedule.ranks.push_back(record_rank(algorithm, r, hosts, root));
   RankWork sum;
+  std::optional<RankWork> first;
   std::map<int, double> sent_by_host;
   for (const RankSchedule& s : schedule.ranks) {
     const WorkCounter counter(s, algorithm, hosts, profile);
     const RankWork& work = counter.work;
+    if (!first) first = work;
+    profile.equal_work &= work == *first;
     double& sent = sent_by_host[hosts.host(s.rank)];
     profile.host_share = std::max(profile.host_share, sent += counter.sent_away);
     for (auto field : kFields) {

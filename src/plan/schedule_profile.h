@@ -36,6 +36,7 @@ struct ScheduleProfile {
   double crossings = 0;                // messages between hosts on the chain with most of them
   double host_share = 0;               // sent to other hosts by the busiest host, once for each reader
   bool serves_variable_counts = true;  // schedule/variable_counts.h
+  bool equal_work = true;              // all ranks have the same work
   bool overwrites_input = false;       // a call in place writes all of its rank's input
   bool adds_in_out = false;            // keeps partial sums in the caller's output
   bool sends_final = false;            // complete sums travel

@@ -79,6 +79,9 @@ constexpr uint32_t place_bytes(uint32_t bytes) {
 }
 /// The number of messages of one call that always have space on a connection, wherever its earlier messages are.
 inline constexpr uint32_t kRingMessages = 8;
+/// On one host, a lap is at most this long: 32 messages of 16 KiB, 8 of 64 KiB.
+inline constexpr uint32_t kLapBytes = 512 * 1024;
+
 /// Before a message of at least this size, the writer checks whether its ring is empty. If it is, the message starts at
 /// the beginning, unless the lap is the whole ring.
 inline constexpr uint32_t kRestartBytes = 256 * 1024;

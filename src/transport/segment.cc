@@ -30,7 +30,7 @@ uint64_t pack(const ConnectionKey& k) {
 
 // Populates the pages at the beginning of a ring at once. Page faults at the first message in each page would cost the
 // first calls several times as much as the messages. Without effect before Linux 5.14.
-constexpr uint64_t kFirstLapBytes = 512 * 1024;  // 32 messages of 16 KiB, 8 of 64 KiB
+constexpr uint64_t kFirstLapBytes = kLapBytes;
 
 // Strings in shared memory, word by word, because others may read meanwhile.
 void store_text(std::string_view text, std::span<uint64_t> words) {

@@ -85,8 +85,10 @@ TEST(CostModel, OnlyUnequalRanksFillAPipeline) {
     const CostCase c{&p, Protocol::kSimple, false, false, message, 1 << 20, p.longest_chunk * (1 << 20), 1};
     return cost_counts(c, built_in_costs())[static_cast<size_t>(CostTerm::kRingByte)];
   };
-  const ScheduleProfile ring = profile(Collective::kAllReduce, "ring", 4);
-  EXPECT_EQ(ring_bytes(ring, 65536), ring_bytes(ring, 16384));
+  for (const int nranks : {2, 3, 4, 5, 12}) {
+    const ScheduleProfile ring = profile(Collective::kAllReduce, "ring", nranks);
+    EXPECT_EQ(ring_bytes(ring, 65536), ring_bytes(ring, 16384)) << nranks;
+  }
   const ScheduleProfile tree = profile(Collective::kAllReduce, "tree", 4);
   ASSERT_GT(tree.rounds, 1);
   EXPECT_NEAR(ring_bytes(tree, 65536) - ring_bytes(tree, 16384), (tree.rounds - 1) * (65536 - 16384), 1e-6);
@@ -141,7 +143,7 @@ double forecast(const ScheduleProfile& p, double bytes, int ranks_per_core, Prot
                 double message_bytes = 16 * 1024) {
   const CostModel model = built_in_costs();
   CostCase c{&p, protocol, false, false, message_bytes, bytes, p.longest_chunk * bytes, ranks_per_core};
-  c.lap_bytes = message_bytes * (ranks_per_core > 1 ? 8 : 32);
+  c.lap_bytes = lap_bytes(message_bytes, ranks_per_core > 1 ? 8 : 32);
   return forecast_ns(cost_counts(c, model), model, ranks_per_core);
 }
 
@@ -180,9 +182,9 @@ TEST(CostModel, LinesForSmallAndSlotsForLargeMessages) {
   EXPECT_GT(forecast(p, 1e5, 1, Protocol::kInline, 448), forecast(p, 1e5, 1));
 }
 
-TEST(CostModel, LongChunksGoInShortMessages) {
-  const ScheduleProfile p = profile(Collective::kAllReduce, "ring", 2);
-  EXPECT_LT(forecast(p, 8 << 20, 1), forecast(p, 8 << 20, 1, Protocol::kSimple, 64 * 1024));
+TEST(CostModel, RanksOfACoreSendLongChunksInShortMessages) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "ring", 4, 2);
+  EXPECT_LT(forecast(p, 8 << 20, 2), forecast(p, 8 << 20, 2, Protocol::kSimple, 64 * 1024));
 }
 
 // fp32 in and out, bf16 between ranks. Pulled data is fp32 and rounded when it is added.

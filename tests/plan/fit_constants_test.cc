@@ -72,9 +72,9 @@ TEST(Fit, FindsWhatAShortLapCosts) {
     const ScheduleProfile p = profile_schedule(a, 2, 0, 1);
     for (double bytes = 512; bytes <= 32 << 20; bytes *= 4)
       for (const bool whole : {false, true}) {
-        CostCase c{&p, Protocol::kSimple, false, false, 16384, bytes, p.longest_chunk * bytes, 1};
+        CostCase c{&p, Protocol::kSimple, false, false, 65536, bytes, p.longest_chunk * bytes, 1};
         c.whole_ring = whole;
-        c.lap_bytes = whole ? 2 << 20 : 32 * c.message_bytes;
+        c.lap_bytes = whole ? 2 << 20 : kLapBytes;
         const CostVector counts = cost_counts(c, built_in);
         all.push_back({counts, forecast_ns(counts, truth, 1)});
       }

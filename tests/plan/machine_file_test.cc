@@ -62,6 +62,14 @@ TEST_F(MachineFile, IsReadAsItWasWritten) {
   EXPECT_EQ(**read_machine_file(path_), built_in_costs());
 }
 
+// The constants depend on the distance of the cores. A file of another distance is not used.
+TEST_F(MachineFile, IsOfOneRangeOfHandovers) {
+  EXPECT_NE(machine_name().find(", hand-over "), std::string::npos) << machine_name();
+  if (machine_name().find("hand-over unknown") != std::string::npos) GTEST_SKIP() << "one core, or other work";
+  replace(", hand-over ", ", hand-over 1");
+  expect_refused("another machine");
+}
+
 TEST_F(MachineFile, ThereMayBeNone) {
   const auto found = read_machine_file(path_ + "2");
   ASSERT_TRUE(found.ok());

@@ -94,8 +94,14 @@ TEST(Planner, LapsStayInCaches) {
   request.count_elems = 1 << 20;
   int forms[2][2] = {};
   const std::vector<Candidate> all = planner.candidates(request, /*staged_only=*/true).value();
-  for (const Candidate& c : all)
-    if (c.algorithm->name == "ring") ++forms[c.message_bytes > 16384][c.whole_ring];
+  for (const Candidate& c : all) {
+    if (c.algorithm->name != "ring") continue;
+    ++forms[c.message_bytes > 16384][c.whole_ring];
+    planner.force(&c);
+    const auto plan = planner.plan(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+    EXPECT_EQ((**plan)->program->lap_bytes, c.whole_ring ? UINT32_MAX : kLapBytes) << c.message_bytes;
+  }
   EXPECT_EQ(forms[0][0], 1);  // short messages in a lap, long ones in a lap, long ones in the whole ring
   EXPECT_EQ(forms[0][1], 0);
   EXPECT_EQ(forms[1][0], 1);
