@@ -168,7 +168,8 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   }
   const int bursts = std::clamp(static_cast<int>(options_.point_s * 1e9 / round_ns), 3, std::max(3, options_.bursts));
   for (int b = 0; b < bursts; ++b)
-    for (size_t i = 0; i < calls.size(); ++i) {
+    for (size_t k = 0; k < calls.size(); ++k) {
+      const size_t i = b % 2 == 0 ? k : calls.size() - 1 - k;  // so that no candidate always follows the same one
       force(&point.candidates[i].candidate);
       if (calls[i] > 1) (void)burst_ns(1);  // makes the plan, which costs little compared with a long call
       point.candidates[i].bursts_ns.push_back(burst_ns(calls[i]));
