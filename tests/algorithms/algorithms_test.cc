@@ -1,6 +1,7 @@
+// labels: unit proof
 // timeout: 300
 // Every row of the registry is proven for 1..33 ranks and all roots (beyond 16 ranks only some), by itself and before
-// every other row, with its stated costs. (Fewer ranks under sanitizers, which check the code, not the proofs.)
+// every other row, with its stated costs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 #include "algorithms/tree.h"
 #include "protocol/fifo.h"
 #include "schedule/checker.h"
-#include "support/shared.h"
 
 namespace rondo {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 class EveryAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
 TEST_P(EveryAlgorithm, IsProvenForOneToThirtyThreeRanks) {
-  for (int n = 1; n <= (testing::kSanitized ? 12 : 33); ++n) {
+  for (int n = 1; n <= 33; ++n) {
     const CheckReport report = check_roots(GetParam(), n);
     EXPECT_TRUE(report.ok) << n << " ranks: " << report.reason;
     EXPECT_LE(report.fifo_depth, static_cast<int>(kRingMessages)) << n << " ranks: no room is sure for more";
@@ -32,7 +32,7 @@ TEST_P(EveryAlgorithm, IsProvenForOneToThirtyThreeRanks) {
 }
 
 TEST_P(EveryAlgorithm, IsProvenBeyondExactSets) {
-  for (int n : testing::kSanitized ? std::vector{65} : std::vector{64, 65, 100}) {
+  for (int n : {64, 65, 100}) {
     const CheckReport report = check_roots(GetParam(), n, {1, 1});
     EXPECT_TRUE(report.ok) << n << " ranks: " << report.reason;
   }

@@ -1,3 +1,4 @@
+// labels: unit proof
 // timeout: 300
 // Rows that depend on hosts, with ranks on several: proven for 1..33 ranks on many layouts, for pairs on shared
 // connections, with the stated costs, crossings and bytes between hosts.
@@ -14,7 +15,6 @@
 #include "algorithms/row_label.h"
 #include "protocol/fifo.h"
 #include "schedule/checker.h"
-#include "support/shared.h"
 
 namespace rondo {
 namespace {
@@ -35,7 +35,7 @@ std::vector<Algorithm> rows_that_depend_on_hosts() {
 class OnHosts : public ::testing::TestWithParam<Algorithm> {};
 
 TEST_P(OnHosts, IsProvenForOneToThirtyThreeRanks) {
-  for (int n = 1; n <= (testing::kSanitized ? 9 : 33); ++n)
+  for (int n = 1; n <= 33; ++n)
     for (const HostLayout& layout : layouts_to_prove(n)) {
       const CheckReport report = check_roots(GetParam(), layout);
       EXPECT_TRUE(report.ok) << layout.text() << ": " << report.reason;

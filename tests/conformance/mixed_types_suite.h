@@ -178,7 +178,7 @@ TEST_P(MixedTypes, EveryRowRoundsWhereItSays) {
       for (int index = 1; index < kNumRows; ++index) {
         const TypeRow row = row_at(static_cast<uint8_t>(index), Dtype::kFloat32);
         if (row == uniform_row(row.input)) continue;
-        const uint64_t count = index % 3 == 0 ? 5 : index % 3 == 1 ? 333 : index != 5 ? 1009 : kSanitized ? 2003 : 20011;
+        const uint64_t count = index % 3 == 0 ? 5 : index % 3 == 1 || kSanitized ? 333 : index != 5 ? 1009 : 20011;
         for (const Op op : {Op::kSum, Op::kAvg}) {
           for (const char* a : {"one_shot", "two_shot", "pull"}) {
             if (a == std::string_view("pull") && !pulls(comm)) continue;

@@ -25,7 +25,7 @@ inline std::vector<std::vector<uint64_t>> count_patterns(int nranks) {
   std::vector<uint64_t> giant(n, 0), ragged(n), odd(n, 1);
   giant[n / 2] = kSanitized ? 20011 : 200003;
   std::mt19937_64 random(nranks);
-  for (uint64_t& c : ragged) c = random() % 5 == 0 ? 0 : random() % 40000;
+  for (uint64_t& c : ragged) c = random() % 5 == 0 ? 0 : random() % (kSanitized ? 4000 : 40000);
   odd[n - 1] = 17001;
   patterns.insert(patterns.end(), {giant, ragged, odd});
   return patterns;
@@ -142,7 +142,7 @@ inline void check_all_to_all_v(Communicator& comm, int pattern, bool scattered, 
 }
 
 TEST_P(VariableCountsTest, EveryPatternAlgorithmAndPlacement) {
-  for (const int nranks : {1, 2, 3, 5, 8})
+  for (const int nranks : kSanitized ? std::vector{1, 2, 3} : std::vector{1, 2, 3, 5, 8})
     spawn(GetParam(), nranks, [&](Communicator& comm) {
       for (const std::vector<uint64_t>& counts : count_patterns(nranks))
         for (const bool scattered : {false, true}) {
@@ -155,7 +155,7 @@ TEST_P(VariableCountsTest, EveryPatternAlgorithmAndPlacement) {
 }
 
 TEST_P(VariableCountsTest, AllToAllOfEveryMatrix) {
-  for (const int nranks : {1, 2, 3, 4, 7})
+  for (const int nranks : kSanitized ? std::vector{1, 2, 3} : std::vector{1, 2, 3, 4, 7})
     spawn(GetParam(), nranks, [&](Communicator& comm) {
       for (int round = 0; round < 2; ++round)
         for (int pattern = 0; pattern < 4; ++pattern)

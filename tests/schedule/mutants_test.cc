@@ -1,3 +1,4 @@
+// labels: unit proof
 // timeout: 300
 // Tests the checker with seeded bugs: every instruction of every algorithm is broken in all ways below, and the checker
 // must notice. A surviving mutant must be proven equivalent: all connections carry the same messages in the same

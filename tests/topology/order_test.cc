@@ -1,6 +1,5 @@
 // The order of rings: the cheapest by brute force for up to 8 ranks, on machines and on meshes of random links; on
 // machines of any size the fewest crossings of slow links; independent of the ranks' numbers.
-// optimised
 #include <gtest/gtest.h>
 
 #include <algorithm>

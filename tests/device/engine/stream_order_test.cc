@@ -1,6 +1,5 @@
 // The order of instructions in streams: each rank runs sequentially, with kStreamSlots messages per connection, and
 // none waits forever.
-// optimised
 #include "device/engine/stream_order.h"
 
 #include <gtest/gtest.h>

@@ -24,9 +24,9 @@ struct Buffers {
   static constexpr uint64_t kGuard = 64;
   std::vector<std::vector<uint8_t>> src, device, host;
 
-  Buffers(uint64_t bytes, uint64_t seed) {
+  Buffers(uint32_t num_src, uint64_t bytes, uint64_t seed) {
     std::mt19937_64 random(seed);
-    for (uint32_t s = 0; s < kMaxSources; ++s) {
+    for (uint32_t s = 0; s < num_src; ++s) {
       src.emplace_back(bytes + 2 * kGuard);
       for (uint8_t& b : src.back()) b = static_cast<uint8_t>(random());
       // Special values are rare in random bits: rows of ones and zeros make NaN, infinity, zeros and subnormals.
@@ -80,7 +80,7 @@ TEST(Reduce, EveryDtypeAndOpGivesTheHostsBits) {
         ASSERT_NE(kernel, nullptr) << reduce_name(dtype, op);
         for (const Shape& shape : kShapes) {
           const uint32_t bytes = dtype_bytes(dtype);
-          Buffers b((shape.num_elems + 4) * bytes, ++seed);
+          Buffers b(shape.num_src, (shape.num_elems + 4) * bytes, ++seed);
           ReduceArgs args{};
           KernelArgs wanted{};
           const void* src[kMaxSources];
@@ -128,7 +128,7 @@ TEST(Reduce, CopiesKeepEveryBit) {
     for (const uint32_t dst_shift : {0u, 1u, 4u, 20u})
       for (const uint32_t num_dst : {1u, 2u, 3u})
         for (const uint64_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 31u, 100u, 4099u}) {
-          Buffers b(bytes + 32, bytes + src_shift);
+          Buffers b(1, bytes + 32, bytes + src_shift);
           ReduceArgs args{};
           args.step.num_src = 1;
           args.step.num_dst = num_dst;
@@ -164,7 +164,7 @@ TEST(Reduce, MixedRowsGiveTheHostsBits) {
         wanted.has_dst = has_dst;
         wanted.result_as_wire = seed % 2 == 0;
         wanted.raw = raw;
-        Buffers b((shape.num_elems + 4) * 4, seed);
+        Buffers b(shape.num_src, (shape.num_elems + 4) * 4, seed);
         const void* src[kMaxSources];
         void* dst[kMaxSinks];
         const float scale = -0.77f;
