@@ -17,7 +17,7 @@
 namespace rondo::testing {
 
 inline std::vector<Dtype> conformance_dtypes() {
-  if (kSanitized) return {Dtype::kInt8, Dtype::kFloat32, Dtype::kBfloat16};
+  if (kSanitized) return {Dtype::kInt8, Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16};
   std::vector<Dtype> all;
   for (int t = 0; t < kNumDtypes; ++t) all.push_back(static_cast<Dtype>(t));
   return all;

@@ -17,8 +17,9 @@ namespace {
 
 constexpr uint64_t kMaxElems = 600;
 std::vector<uint64_t> ragged_sizes() {
+  if (testing::kSanitized) return {0, 1, 5, 37, 64, 129, 600};
   std::vector<uint64_t> sizes;
-  for (uint64_t n = 0; n <= 70; n += testing::kSanitized ? 5 : 1) sizes.push_back(n);
+  for (uint64_t n = 0; n <= 70; ++n) sizes.push_back(n);
   for (uint64_t n : {95, 96, 97, 127, 128, 129, 191, 255, 256, 257, 319, 511, 513, 600}) sizes.push_back(n);
   return sizes;
 }
@@ -126,7 +127,7 @@ void check_call(const oracle::Call& call, uint32_t num_src) {
     }
     for (uint32_t num_dst = 1; num_dst <= 4; ++num_dst) {
       for (int flags = 0; flags < 4; ++flags) {
-        for (uint64_t n : {3, 37, 259, 577}) {
+        for (uint64_t n : testing::kSanitized ? std::vector<uint64_t>{37} : std::vector<uint64_t>{3, 37, 259, 577}) {
           c.check(*table, {num_src, num_dst, (flags & 1) != 0, (flags & 2) != 0}, n);
           if (::testing::Test::HasFatalFailure()) return;
         }
@@ -139,7 +140,8 @@ template <Dtype kDtype>
 void check_dtype(Op op) {
   using Acc = typename oracle::Element<kDtype>::Acc;
   const Acc scale = static_cast<Acc>(std::is_floating_point_v<Acc> ? 0.3 : 3);
-  for (uint32_t num_src : {1, 2, 3, 4, 5, 6, 7, 8, 9, 65}) {
+  const std::vector<uint32_t> few{1, 2, 9}, all{1, 2, 3, 4, 5, 6, 7, 8, 9, 65};
+  for (uint32_t num_src : testing::kSanitized ? few : all) {
     oracle::Call call{.op = op};
     ASSERT_NO_FATAL_FAILURE(check_call<kDtype>(call, num_src));
     if (op == Op::kAvg) {
