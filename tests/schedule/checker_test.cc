@@ -1,5 +1,6 @@
 // Errors of the checker: one wrong schedule for each property that it proves. Values, connections, lengths and claims
 // are here; checker_order_test.cc has the properties that depend on the order of events.
+// timeout: 240
 #include "schedule/checker.h"
 
 #include <gtest/gtest.h>
