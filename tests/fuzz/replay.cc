@@ -1,5 +1,5 @@
 // Runs a fuzz target on its seeds and on similar inputs: every prefix of a seed, and each byte changed in four ways,
-// reduced to 250 per seed. The inputs are the same in every run. A failure of the target ends the process.
+// reduced to some hundreds per seed. The inputs are the same in every run. A failure of the target ends the process.
 //
 // replay FOLDER: every file of the folder is a seed. No seeds is an error.
 #include <algorithm>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes);
 
 namespace {
 
-constexpr size_t kMostOfAKind = 50;  // prefixes, and positions at which a byte is changed
+constexpr size_t kMostOfAKind = 120;  // prefixes, and positions at which a byte is changed
 
 void run(const std::string& input) {
   // An exact copy, so that AddressSanitizer detects a read past the end.
