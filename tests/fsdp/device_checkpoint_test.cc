@@ -1,7 +1,6 @@
 // Checkpoints of engines on fake devices: the same files as from the host, loaded on both by any number of ranks, with
 // the ranks' own parts on the device or in host memory.
 // labels: unit tsan
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // timeout: 120
 // links: host_kernels
 #include "fsdp/checkpoint_support.h"

@@ -1,7 +1,6 @@
 // The caller's changes of masters, on a device in the compute line or with offload on the host, and gathers of them: in
 // call order, however late a line is.
 // labels: unit tsan
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // timeout: 60
 // links: host_kernels
 #include <span>

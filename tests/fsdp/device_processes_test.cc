@@ -1,6 +1,7 @@
 // The engine on a fake device shared by processes: copies and flags in streams carry the data.
 // labels: mp
 // timeout: 120
+// again with: FAKE_CUDA=queues=32,operations=16,late,delay_us=50
 // links: host_kernels
 #include "fsdp/fake_device.h"
 #include "fsdp/hooks.h"

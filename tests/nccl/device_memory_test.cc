@@ -1,7 +1,6 @@
 // libnccl with emulated device memory: every call is in its stream, and several ranks may share a device. Also the
 // setting that keeps communicators on the host.
 // labels: unit tsan
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // links: host_kernels
 #include <gtest/gtest.h>
 

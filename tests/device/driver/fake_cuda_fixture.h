@@ -21,6 +21,7 @@ using namespace rondo::cuda;  // NOLINT: tests of the driver's own names
 class Fake : public ::testing::Test {
  protected:
   void start(FakeMachine machine = FakeMachine::uniform(2)) {
+    machine.limits = {};  // whatever FAKE_CUDA asks for
     cuda_ = std::make_unique<FakeCuda>(std::move(machine));
     d = driver();
     for (int i = 0; i < count(); ++i) {

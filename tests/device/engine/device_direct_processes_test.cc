@@ -1,6 +1,7 @@
 // Regions that processes agree on: which memory is opened, which calls are direct, and how regions end.
 // labels: mp
 // timeout: 300
+// again with: FAKE_CUDA=queues=32,operations=16,late,delay_us=50
 // links: host_kernels
 #include <signal.h>
 #include <unistd.h>

@@ -3,7 +3,6 @@
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 #include "device/engine/direct_calls.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"

@@ -3,6 +3,7 @@
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
 // timeout: 300
+// again with: FAKE_CUDA=queues=32,operations=16,late,delay_us=50
 // links: host_kernels
 // alone
 #include <gtest/gtest.h>

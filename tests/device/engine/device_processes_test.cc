@@ -2,6 +2,7 @@
 // devices, and through host memory.
 // labels: mp
 // timeout: 240
+// again with: FAKE_CUDA=queues=32,operations=16,late,delay_us=50
 // links: host_kernels
 #include <gtest/gtest.h>
 #include <signal.h>

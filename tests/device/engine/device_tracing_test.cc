@@ -1,7 +1,6 @@
 // Traces and flight records of communicators of device memory: the kernels' records on the host's clock, as in any
 // other trace. Emulated devices; ranks are threads.
 // labels: unit tsan
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // timeout: 120
 // links: host_kernels
 #include <gtest/gtest.h>

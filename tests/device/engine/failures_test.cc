@@ -1,7 +1,6 @@
 // Every wait of the interpreter ends and reports the missing rank: deadlines, aborts, ranks that disagree.
 // labels: unit tsan
 // links: host_kernels
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // timeout: 120
 #include <gtest/gtest.h>
 

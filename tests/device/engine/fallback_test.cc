@@ -1,7 +1,6 @@
 // Direct calls with some rank's buffers unreachable: all ranks, and all lanes of all channels, run the fallback.
 // labels: unit tsan
 // links: host_kernels
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // timeout: 300
 #include <gtest/gtest.h>
 

@@ -24,7 +24,7 @@ constexpr const char* kEngines[] = {"interpreter", "stream"};
 
 FakeMachine with_queues(uint32_t queues) {
   FakeMachine machine = FakeMachine::uniform(1);
-  machine.limits.queues = queues;
+  machine.limits = {.queues = queues};
   machine.deadline_s = 20;
   return machine;
 }

@@ -3,7 +3,6 @@
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
-// again with: FAKE_CUDA=operations=16,late,delay_us=50
 #include <gtest/gtest.h>
 
 #include <atomic>

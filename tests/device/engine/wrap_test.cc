@@ -1,6 +1,5 @@
 // The interpreter at the wrap of LL's flags, where it fills slots.
 // labels: unit tsan
-// again with: FAKE_CUDA=queues=8,operations=16,late,delay_us=50
 // links: host_kernels
 #include <gtest/gtest.h>
 

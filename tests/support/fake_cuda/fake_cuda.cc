@@ -64,16 +64,21 @@ uint64_t next_serial() {
   return ++last;
 }
 
+void print(const char* kind, const cuda::StreamHandle& s) {
+  if (s.queue.empty()) return;
+  const Op& first = *s.queue.front();
+  const bool stands = first.ahead != nullptr && !first.ahead->has_begun;
+  std::fprintf(stderr, "  %s %p of device %d, hardware queue %u: %s%s%s, %zu operations after it\n", kind,
+               static_cast<const void*>(&s), s.context->device, s.hardware_queue, first.what,
+               stands ? ", which stands behind another stream's " : "", stands ? first.ahead->what : "",
+               s.queue.size() - 1);
+}
+
 // Prints the operations of every stream, for a thread that has waited too long.
 void print_streams(State& st) {
-  for (const auto& [handle, s] : st.streams) {
-    if (s->queue.empty()) continue;
-    std::fprintf(stderr, "  stream %p of device %d: %s, %zu operations after it\n", static_cast<void*>(handle),
-                 s->context->device, s->queue.front()->what, s->queue.size() - 1);
-  }
+  for (const auto& [handle, s] : st.streams) print("stream", *s);
   for (const auto& c : st.contexts)
-    if (c->legacy && !c->legacy->queue.empty())
-      std::fprintf(stderr, "  legacy stream of device %d: %s\n", c->device, c->legacy->queue.front()->what);
+    if (c->legacy) print("legacy stream", *c->legacy);
   for (size_t d = 0; d < st.blocks_resident.size(); ++d)
     std::fprintf(stderr, "  device %zu: %u blocks resident\n", d, st.blocks_resident[d]);
 }

@@ -63,7 +63,7 @@ struct FakePeer {
 };
 
 /// Limits of real drivers and devices that the fake has only on request: FAKE_CUDA=queues=2,operations=16,late,
-/// delay_us=50, or some of it.
+/// delay_us=50, or some of it. The test presets tsan and asan-ubsan ask for all of them.
 struct FakeLimits {
   uint32_t queues = 0;      // streams share so many hardware queues, in order of creation. In a queue an operation
                             // begins after the earlier ones have begun; what is no kernel, after they have ended

@@ -100,7 +100,6 @@ struct State {
   std::map<cuda::Graph, std::unique_ptr<cuda::GraphHandle>> graphs;
   std::vector<Shared<Capture>> captures;  // active
   std::vector<Shared<Op>> queue_ends;     // by device and hardware queue
-  uint32_t next_queue = 0;
   std::list<std::thread> threads;         // of streams
   // Threads in a call that waits for streams with the driver's lock, as a driver does (seen with 580.159): a copy to
   // pageable memory, and the loading of a module, which needs an idle context.
@@ -166,6 +165,7 @@ struct ContextHandle {
   testing::fake::Shared<StreamHandle> legacy;
   std::map<std::thread::id, testing::fake::Shared<StreamHandle>> of_threads;
   std::set<int> peers;
+  uint32_t next_queue = 0;  // of the next stream
 };
 
 struct StreamHandle {

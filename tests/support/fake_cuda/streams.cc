@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -212,7 +213,7 @@ Shared<StreamHandle> add_stream(State& st, ContextHandle& context, bool blocking
   auto s = make_hidden<StreamHandle>();
   s->context = &context;
   s->blocking = blocking;
-  if (const uint32_t queues = st.machine.limits.queues; queues != 0) s->hardware_queue = st.next_queue++ % queues;
+  if (const uint32_t queues = st.machine.limits.queues; queues != 0) s->hardware_queue = context.next_queue++ % queues;
   st.streams.emplace(s.get(), s);
   return s;
 }
@@ -404,7 +405,9 @@ Result fake_stream_batch_mem_op(Stream stream, unsigned count, BatchMemOp* ops, 
     }
   }
   Op op;
-  op.what = all[0].operation == kMemOpWaitValue32 ? "a wait for a value in memory" : "a write of a value to memory";
+  const bool waits =
+      std::any_of(all.begin(), all.end(), [](const auto& m) { return m.operation == kMemOpWaitValue32; });
+  op.what = waits ? "a wait for a value in memory" : "a write of a value to memory";
   op.run = [all = std::move(all)](const auto&) {
     State& st = state();
     for (const BatchMemOp& m : all) {
