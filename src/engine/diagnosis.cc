@@ -12,7 +12,6 @@ namespace {
 
 // After such a wait, a finished rank's death is an error too. Waits on status pages that are older are not reported.
 constexpr uint64_t kLongWaitNs = 500'000'000;
-constexpr uint64_t kMismatchDeadlineNs = 200'000'000;  // time for the peer to post its call
 
 std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
@@ -104,7 +103,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
                  fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank, loss->how, blocked_on(*op)),
                  cause);
   }
-  if (!op->reach_error.ok() && waited >= kMismatchDeadlineNs)
+  if (!op->reach_error.ok() && waited >= kLongWaitNs)
     return end(op->reach_error.code(),
                fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(), blocked_on(*op)));
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
@@ -144,7 +143,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   } else {
     if (Status s = find_page_mismatch(op, looks_back); !s.ok()) return s;
   }
-  if (op.mismatch_with < 0 || waited_ns < kMismatchDeadlineNs) return {};
+  if (op.mismatch_with < 0 || waited_ns < kLongWaitNs) return {};
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
   constexpr uint64_t kNear = 1000;  // the fingerprint of another shape is this near with a probability of 1 in 8000
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)

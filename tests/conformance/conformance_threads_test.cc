@@ -1,6 +1,6 @@
 // Conformance with ranks as threads.
 // labels: unit tsan
-// timeout: 300
+// timeout: 600
 #include "conformance/conformance_suite.h"
 
 namespace rondo::testing {

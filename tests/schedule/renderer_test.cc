@@ -1,6 +1,6 @@
 // The output of `rondo explain`: all collectives against golden files, and every algorithm's symbolic result.
 // labels: unit
-// timeout: 60
+// timeout: 120
 #include "schedule/renderer.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Variable counts: the schedules that support them, the counts for which they are proven, and wrong ones that show only
 // with different lengths.
+// timeout: 120
 #include "schedule/variable_counts.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // The data of `rondo perf`: results do not depend on the order in which an op is applied, and wrong ones are counted.
 // Orders and roundings use plain C++ arithmetic, or a rounding after every operand.
 // labels: unit
-// timeout: 120
+// timeout: 240
 #include "perf_data.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Streams of several ranks that share a device's hardware queues (FakeLimits::queues): what works with how many, the
 // warning, and the error if there are too few; calls longer than a stream's queue. Emulated devices.
 // labels: unit tsan
-// timeout: 120
+// timeout: 180
 // links: host_kernels
 #include <gtest/gtest.h>
 

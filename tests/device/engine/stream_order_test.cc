@@ -1,5 +1,6 @@
 // The order of instructions in streams: each rank runs sequentially, with kStreamSlots messages per connection, and
 // none waits forever.
+// timeout: 120
 #include "device/engine/stream_order.h"
 
 #include <gtest/gtest.h>
