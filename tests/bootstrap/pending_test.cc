@@ -22,6 +22,7 @@
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
 #include "launch/id_handout.h"
+#include "support/shared.h"
 
 namespace rondo {
 namespace {
@@ -81,7 +82,7 @@ std::vector<Target> listeners_here() {
 enum class Words { kNone, kGarbage, kHalfOfAHello, kHello };
 
 // A thread that connects to the listeners in turn, sends something or nothing, and keeps the connections: 5000 to each
-// at once, then 1000 per second.
+// at once, then 1000 per second, with a sanitizer 250.
 class Flood {
  public:
   Flood(Words words, std::vector<Target> targets) : words_(words), targets_(std::move(targets)) {
@@ -129,7 +130,7 @@ class Flood {
     const auto start = std::chrono::steady_clock::now();
     while (!stopped_) {
       const double since_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      const size_t due = first_ + static_cast<size_t>(since_s * 1000);
+      const size_t due = first_ + static_cast<size_t>(since_s * (testing::kSanitized ? 250 : 1000));
       while (num_made_ < due && !stopped_) connect(targets_[num_made_ % targets_.size()]);
       ::poll(nullptr, 0, 2);
     }
