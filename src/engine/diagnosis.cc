@@ -10,7 +10,8 @@
 namespace rondo {
 namespace {
 
-// After such a wait, a finished rank's death is an error too. Waits on status pages that are older are not reported.
+// After such a wait, a finished rank's death is an error too, and so are the messages of another operation, because their
+// sender has had time to announce its call. Waits on status pages that are older are not reported.
 constexpr uint64_t kLongWaitNs = 500'000'000;
 
 std::string describe_shape(const OperationShape& s) {

@@ -18,9 +18,10 @@ using namespace rondo::cuda;
 // A device whose streams can be held back by a word in its memory.
 class FakeLimitsTest : public ::testing::Test {
  protected:
-  void start(FakeLimits limits) {
+  void start(FakeLimits limits, double deadline_s = 30) {
     FakeMachine machine = FakeMachine::uniform(1);
     machine.limits = limits;
+    machine.deadline_s = deadline_s;
     fake_.emplace(machine);
     context_ = std::move(*PrimaryContext::retain(0));
     ASSERT_EQ(driver()->context_set_current(context_.get()), kSuccess);
@@ -109,6 +110,18 @@ TEST_F(FakeLimitsTest, StreamsOfOneQueueHoldEachOtherUp) {
     finish();
     ASSERT_EQ(second.seen, 1) << "round " << round;
   }
+}
+
+TEST_F(FakeLimitsTest, ADeadlineNamesWhatIsAheadInTheQueue) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto wait_behind = [this] {
+    start({.queues = 1}, 0.2);
+    Look second;
+    hold(0);
+    look(1, second);
+    (void)driver()->stream_synchronize(streams_[1].get());
+  };
+  EXPECT_DEATH(wait_behind(), "queue 0: a host function \\(behind a wait for a value in memory of another stream\\)");
 }
 
 TEST_F(FakeLimitsTest, ASubmissionWaitsForRoom) {

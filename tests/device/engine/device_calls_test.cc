@@ -1,5 +1,5 @@
 // Communicators of device memory beyond conformance: streams, groups, graphs, several communicators, messages between
-// two ranks, variable counts, scales in device memory, and failures. Emulated devices; ranks are threads.
+// two ranks, variable counts, scales in device memory. Emulated devices; ranks are threads.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <future>
 #include <memory>
 #include <thread>
 
@@ -19,26 +18,6 @@
 
 namespace rondo::testing {
 namespace {
-
-// Runs on both engines. `fn` gets the communicator with its context current.
-template <class Fn>
-void on_devices(int devices, int nranks, Fn fn, const std::vector<const char*>& engines = {"interpreter", "stream"}) {
-  for (const char* engine : engines) {
-    SCOPED_TRACE(engine);
-    EmulatedCuda cuda(FakeMachine::uniform(devices));
-    SpawnOptions options;
-    options.config = device_config(std::string("device_blocks = -6\ndevice_engine = ") + engine);
-    options.config.deadline_s = 30;
-    spawn_threads(
-        nranks,
-        [&](Communicator& comm) -> Status {
-          use_device(comm);
-          return fn(comm);
-        },
-        options);
-    EXPECT_EQ(cuda.fake().leaks(), "");
-  }
-}
 
 // Calls of one communicator run in the order of issue, whatever their streams.
 TEST(DeviceCallsTest, CallsOnSeveralStreamsAreChained) {
@@ -332,171 +311,6 @@ TEST(DeviceCallsTest, AnyNumberOfShapesNeedsBoundedMemory) {
     return comm.error();
   };
   on_devices(1, 2, call_many, {"interpreter"});  // streams need no programs in device memory
-}
-
-// --- failures
-
-TEST(DeviceCallsTest, MisalignedMemoryIsRefusedByName) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    Floats a(comm, 10);
-    char* const bytes = reinterpret_cast<char*>(a.data());
-    EXPECT_TRUE(fails_with(comm.reduce_scatter(bytes + 2, bytes + 24, 2, Dtype::kFloat32, Op::kSum),
-                           StatusCode::kInvalidArgument,
-                           {"rank " + std::to_string(comm.rank()), "in is at", "4 bytes of float"}));
-    EXPECT_TRUE(fails_with(comm.all_gather(bytes, bytes + 17, 1, Dtype::kFloat32), StatusCode::kInvalidArgument,
-                           {"out is at"}));
-    return Status();
-  });
-}
-
-TEST(DeviceCallsTest, BitwiseOperatorsAreRefusedByName) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    Floats a(comm, 10);
-    EXPECT_TRUE(fails_with(comm.all_reduce(a.data(), a.data(), 10, Dtype::kUint32, Op::kBitOr),
-                           StatusCode::kUnsupported, {"rank " + std::to_string(comm.rank()), "bor", "device memory"}));
-    return {};
-  });
-}
-
-TEST(DeviceCallsTest, AFinalizedCommunicatorTakesNoCalls) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    Floats a(comm, 100);
-    a.set_simple(comm.rank());
-    Stream stream;
-    const CallOptions options = stream.options();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options));
-    RONDO_TRY(comm.finalize());
-    EXPECT_TRUE(a.holds_simple_sum(2));
-    EXPECT_TRUE(fails_with(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options),
-                           StatusCode::kInvalidArgument, {"rank " + std::to_string(comm.rank()), "was finalized"}));
-    return Status();
-  });
-  on_devices(1, 2, [](Communicator& comm) -> Status {  // the group was opened before
-    Floats a(comm, 100);
-    group_start();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum));
-    RONDO_TRY(comm.finalize());
-    EXPECT_TRUE(fails_with(group_end(), StatusCode::kInvalidArgument, {"was finalized"}));
-    return Status();
-  });
-}
-
-TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    std::vector<float> on_host(10);
-    Floats a(comm, 10);
-    EXPECT_TRUE(fails_with(comm.all_reduce(on_host.data(), a.data(), 10, Dtype::kFloat32, Op::kSum),
-                           StatusCode::kInvalidArgument, {"in", "rank " + std::to_string(comm.rank()), "device 0"}));
-    EXPECT_TRUE(fails_with(comm.all_reduce(a.data(), on_host.data(), 10, Dtype::kFloat32, Op::kSum),
-                           StatusCode::kInvalidArgument, {"out"}));
-    a.set_simple(comm.rank());
-    Stream stream;
-    const CallOptions options = stream.options();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 10, Dtype::kFloat32, Op::kSum, &options));  // it still works
-    stream.wait();
-    EXPECT_TRUE(a.holds_simple_sum(2));
-    return comm.error();
-  });
-}
-
-TEST(DeviceCallsTest, AnAbortEndsWhatWaitsOnTheDevice) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    Floats a(comm, 100);
-    Stream stream;
-    const CallOptions options = stream.options();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options));
-    stream.wait();
-    if (comm.rank() == 1) {
-      comm.abort();
-      EXPECT_EQ(comm.error().code(), StatusCode::kAborted);
-      return {};
-    }
-    Work work;
-    Status s = comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options, &work);
-    if (s.ok()) s = work.wait();
-    EXPECT_TRUE(fails_with(s, StatusCode::kAborted, {"rank 1 aborted"}));
-    EXPECT_EQ(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options).code(),
-              StatusCode::kAborted);
-    return {};
-  });
-}
-
-TEST(DeviceCallsTest, ADeadlineNamesWhoIsMissing) {
-  on_devices(1, 2, [](Communicator& comm) -> Status {
-    Floats a(comm, 100);
-    Stream stream;
-    CallOptions options = stream.options();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options));
-    stream.wait();
-    if (comm.rank() == 1) {  // never makes the second call
-      while (comm.error().ok()) std::this_thread::yield();
-      EXPECT_EQ(comm.error().code(), StatusCode::kAborted);
-      return {};
-    }
-    options.deadline_s = 1;
-    Work work;
-    Status s = comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options, &work);
-    const auto heard = std::make_shared<std::promise<Status>>();
-    if (s.ok()) s = work.on_done([heard](const Status& ended) { heard->set_value(ended); });
-    if (s.ok()) {
-      EXPECT_EQ(work.wait_for(0.01).code(), StatusCode::kInProgress);
-      s = work.wait();
-      std::future<Status> end = heard->get_future();
-      const bool called = end.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-      EXPECT_TRUE(called && end.get().code() == s.code());
-      EXPECT_EQ(work.wait_for(0).code(), s.code());
-    }
-    EXPECT_TRUE(fails_with(s, StatusCode::kTimeout, {"rank 0", "rank 1 has not called it", "all_reduce"}));
-    return {};
-  });
-}
-
-// Two ranks with different calls get an error from the device itself.
-TEST(DeviceCallsTest, RanksThatDisagreeHearSo) {
-  EmulatedCuda cuda(FakeMachine::uniform(1));
-  SpawnOptions spawn_options;
-  spawn_options.config = device_config("device_blocks = -3\ndevice_engine = interpreter\nalgo = ring\nproto = simple");
-  spawn_threads(
-      2,
-      [&](Communicator& comm) -> Status {
-        use_device(comm);
-        Floats a(comm, 4000);
-        Stream stream;
-        const CallOptions options = stream.options();
-        RONDO_TRY(comm.all_reduce(a.data(), a.data(), 4000, Dtype::kFloat32, Op::kSum, &options));
-        stream.wait();
-        Work work;
-        Status s = comm.all_reduce(a.data(), a.data(), comm.rank() == 0 ? 4000 : 3000, Dtype::kFloat32, Op::kSum,
-                                   &options, &work);
-        if (s.ok()) s = work.wait();
-        EXPECT_TRUE(s.code() == StatusCode::kMismatch || s.code() == StatusCode::kAborted) << s.to_string();
-        if (s.code() == StatusCode::kMismatch) {
-          EXPECT_TRUE(fails_with(s, StatusCode::kMismatch, {"rank " + std::to_string(1 - comm.rank())}));
-        }
-        return {};
-      },
-      spawn_options);
-}
-
-TEST(DeviceCallsTest, FailuresOfTheDriverAreErrorsWithTheirNames) {
-  EmulatedCuda cuda(FakeMachine::uniform(1));
-  cuda.fake().fail("cuMemAlloc_v2", cuda::kErrorOutOfMemory);
-  const auto none = Communicator::init_all(2, device_config());
-  EXPECT_TRUE(fails_with(none.status(), StatusCode::kExhausted, {"cuMemAlloc", "rank"}));
-  Config config = device_config();
-  config.devices = {0, 3};
-  EXPECT_TRUE(
-      fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"devices[1] is 3"}));
-  config.devices = {0};
-  EXPECT_TRUE(
-      fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"1 entries for 2"}));
-  EXPECT_EQ(cuda.fake().leaks(), "");
-}
-
-TEST(DeviceCallsTest, WithoutADriverTheReasonIsGiven) {
-  if (cuda::driver() != nullptr) GTEST_SKIP() << "this machine has a CUDA driver";
-  const auto none = Communicator::init_all(2, device_config());
-  EXPECT_TRUE(fails_with(none.status(), StatusCode::kUnsupported, {"no NVIDIA driver"}));
 }
 
 }  // namespace

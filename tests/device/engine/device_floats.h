@@ -1,14 +1,17 @@
-// Arrays and streams for tests of communicators of device memory.
+// Arrays, streams and worlds of ranks for tests of communicators of device memory.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "api/communicator_impl.h"
 #include "device/driver/handles.h"
+#include "support/emulated_cuda.h"
 #include "support/simple_calls.h"
+#include "support/spawn.h"
 
 namespace rondo::testing {
 
@@ -68,6 +71,26 @@ struct Stream {
 // Makes the device's context current in this thread, as callers of CUDA's runtime do.
 inline void use_device(Communicator& comm) {
   EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), 0);
+}
+
+// Runs on both engines. `fn` gets the communicator with its context current.
+template <class Fn>
+void on_devices(int devices, int nranks, Fn fn, const std::vector<const char*>& engines = {"interpreter", "stream"}) {
+  for (const char* engine : engines) {
+    SCOPED_TRACE(engine);
+    EmulatedCuda cuda(FakeMachine::uniform(devices));
+    SpawnOptions options;
+    options.config = device_config(std::string("device_blocks = -6\ndevice_engine = ") + engine);
+    options.config.deadline_s = 30;
+    spawn_threads(
+        nranks,
+        [&](Communicator& comm) -> Status {
+          use_device(comm);
+          return fn(comm);
+        },
+        options);
+    EXPECT_EQ(cuda.fake().leaks(), "");
+  }
 }
 
 }  // namespace rondo::testing

@@ -68,9 +68,9 @@ void print(const char* kind, const cuda::StreamHandle& s) {
   if (s.queue.empty()) return;
   const Op& first = *s.queue.front();
   const bool stands = first.ahead != nullptr && !first.ahead->has_begun;
-  std::fprintf(stderr, "  %s %p of device %d, hardware queue %u: %s%s%s, %zu operations after it\n", kind,
-               static_cast<const void*>(&s), s.context->device, s.hardware_queue, first.what,
-               stands ? ", which stands behind another stream's " : "", stands ? first.ahead->what : "",
+  const std::string ahead = stands ? fmt::format(" (behind {} of another stream)", first.ahead->what) : "";
+  std::fprintf(stderr, "  %s %p of device %d, hardware queue %u: %s%s, %zu operations after it\n", kind,
+               static_cast<const void*>(&s), s.context->device, s.hardware_queue, first.what, ahead.c_str(),
                s.queue.size() - 1);
 }
 
