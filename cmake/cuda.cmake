@@ -6,8 +6,8 @@
 #                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
 #                         images of fp8 need something newer: the conversions of sm_89
 #   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on) and only the lowest architecture (for fp8: all), except
-#                         for the images of float, half, bfloat16, copies and optimizers, whose registers a test
-#                         checks: nvcc takes a quarter of the time
+#                         for the images of float, copies and optimizers, whose registers a test then checks: nvcc
+#                         takes a sixth of the time
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -79,8 +79,9 @@ function(rondo_cuda_fatbin name source)
     set(flags ${RONDO_NVCC_FP8_FLAGS})
   endif()
   if(RONDO_CUDA_QUICK AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8 AND
-     NOT name MATCHES "^(float|half|bfloat16|copy|optimizer)$")
+     NOT name MATCHES "^(float|copy|optimizer)$")
     list(APPEND defines -Ofc=max)
+    set_property(GLOBAL APPEND PROPERTY RONDO_CUDA_UNOPTIMISED ${name})
     if(NOT name MATCHES "^fp8_")
       list(GET RONDO_CUDA_ARCHS 0 lowest)
       list(POP_BACK flags)

@@ -63,6 +63,8 @@ cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D 
   -D CMAKE_SKIP_RPATH=ON -D "CMAKE_EXE_LINKER_FLAGS=$static" -D "CMAKE_SHARED_LINKER_FLAGS=$static" \
   -D "CMAKE_MODULE_LINKER_FLAGS=$static" >/dev/null
 cmake --build "$build" -j "$(nproc)" --target rondo_cli rondo_nccl gpu_bandwidth nccl_contender tests_gpu
+python3 -B tests/scripts/cuda_resources_test.py "$build/cuda" ON "" >"$build/cuda/resources.txt" ||
+  { cat "$build/cuda/resources.txt" >&2; exit 1; }
 
 rm -rf "$out"
 mkdir -p "$out/programs/bin" "$out/programs/lib" "$out/scripts"

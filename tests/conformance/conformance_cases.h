@@ -63,10 +63,14 @@ inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
   return sizes;
 }
 
-/// Many more ranks than cores: a small sample with every algorithm for sums, moves and rounding.
+/// Types of 4, 2 and 1 bytes run in both placements. Of the others each (type, operator) runs in one of the two: only
+/// their kernels differ, and tests/kernels has all of them. Many more ranks than cores: a small sample with every
+/// algorithm for sums, moves and rounding.
 inline bool sampled(const Case& c, int nranks, size_t index) {
-  if (nranks <= 4) return true;
   const bool usual = c.dtype == Dtype::kFloat32 || c.dtype == Dtype::kBfloat16 || c.dtype == Dtype::kInt8;
+  const int placement = (static_cast<int>(c.dtype) + static_cast<int>(c.op) + nranks) % 2;
+  if (!usual && c.in_place != (placement == 1)) return false;
+  if (nranks <= 4) return true;
   if (nranks <= 9) return usual || index % 3 == 0;
   if (nranks <= 16) return usual;
   return c.dtype == Dtype::kFloat32 && (c.op == Op::kSum || c.op == Op::kAvg) && !c.in_place;
