@@ -1,6 +1,6 @@
 // Calibration: the planner's constants as measured by `rondo calibrate`, and their file.
 //
-//     rondo_calibration = 4                 version; other versions are reported and not used
+//     rondo_calibration = 5                 version; other versions are reported and not used
 //     cpu = Intel(R) Xeon(R) Processor      on another processor the file is reported and not used
 //     date = 2026-11-21 13:00:00            for information
 //     machine = ...                         only in machine files (plan/machine_file.h)
@@ -24,7 +24,7 @@
 
 namespace rondo {
 
-inline constexpr int kCalibrationVersion = 4;
+inline constexpr int kCalibrationVersion = 5;
 
 struct Calibration {
   int version = kCalibrationVersion;

@@ -24,7 +24,7 @@ namespace rondo {
 #define RONDO_COST_TERMS(X)                                                                                            \
   X(kCall, "call", "ns", 20, 60, "fixed cost of a call")                                                               \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a task switch")         \
-  X(kDataHandover, "data_handover", "ns", 120, 150, "added to handover if the flag announces data in a ring")          \
+  X(kDataHandover, "data_handover", "ns", 300, 150, "added to handover: the first 4 KiB of data in a ring")            \
   X(kLoop, "loop", "ns", 60, 0, "handover and data_handover for a further message of a long chunk")                    \
   X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                              \
   X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                           \

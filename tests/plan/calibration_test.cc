@@ -248,7 +248,7 @@ TEST(Calibration, ANamedFileMustBeThereAndWellFormed) {
     ASSERT_FALSE(comms.ok());
     EXPECT_NE(comms.status().message().find("RONDO_CALIBRATION=/nowhere/calibration"), std::string_view::npos);
   }
-  const File file("rondo_calibration = 4\nnonsense\n");
+  const File file("rondo_calibration = 5\nnonsense\n");
   const EnvironmentVariable bad("RONDO_CALIBRATION", file.path());
   const auto comms = Communicator::init_all(2);
   ASSERT_FALSE(comms.ok());

@@ -316,6 +316,19 @@ TEST(CostModel, TheLinkOfTwoHostsRunsFromTheStart) {
   EXPECT_GT(ring.rounds, 1);
 }
 
+TEST(CostModel, AShortMessageCostsAShareOfItsSlowStart) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "one_shot", 2);
+  const auto count = [&](double bytes, double message_bytes, int ranks_per_core) {
+    const CostCase c{&p, Protocol::kSimple, false, false, message_bytes, bytes, bytes, ranks_per_core};
+    return cost_counts(c, built_in_costs())[static_cast<size_t>(CostTerm::kDataHandover)];
+  };
+  EXPECT_DOUBLE_EQ(count(0, 65536, 1), 0);
+  EXPECT_DOUBLE_EQ(count(1024, 65536, 1), p.rounds / 4.0);
+  EXPECT_DOUBLE_EQ(count(1 << 20, 1024, 1), p.rounds / 4.0);
+  for (const double bytes : {4096.0, 65536.0, 1e8}) EXPECT_DOUBLE_EQ(count(bytes, 65536, 1), p.rounds);
+  EXPECT_DOUBLE_EQ(count(1024, 65536, 2), p.rounds);  // other ranks use the time
+}
+
 // Links so slow that only they matter: one crossing instead of three, and two thirds of the bytes.
 TEST(CostModel, SlowLinksShowTheTwoLevels) {
   CostModel model = built_in_costs();
