@@ -6,8 +6,7 @@
 #                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
 #                         images of fp8 need something newer: the conversions of sm_89
 #   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on) and only the lowest architecture (for fp8: all), except
-#                         for the images of float, copies and optimizers, whose registers a test then checks: nvcc
-#                         takes a sixth of the time
+#                         for the images of float, copies and optimizers, whose registers a test then checks
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)

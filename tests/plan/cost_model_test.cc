@@ -326,7 +326,7 @@ TEST(CostModel, AShortMessageCostsAShareOfItsSlowStart) {
   EXPECT_DOUBLE_EQ(count(1024, 65536, 1), p.rounds / 4.0);
   EXPECT_DOUBLE_EQ(count(1 << 20, 1024, 1), p.rounds / 4.0);
   for (const double bytes : {4096.0, 65536.0, 1e8}) EXPECT_DOUBLE_EQ(count(bytes, 65536, 1), p.rounds);
-  EXPECT_DOUBLE_EQ(count(1024, 65536, 2), p.rounds);  // other ranks use the time
+  EXPECT_DOUBLE_EQ(count(1024, 65536, 2), p.rounds);
 }
 
 // Links so slow that only they matter: one crossing instead of three, and two thirds of the bytes.
