@@ -378,9 +378,3 @@ TEST(TorchInit, AFailureLeavesTheModuleItsValues) {
 
 }  // namespace
 }  // namespace rondo::torch::testing
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::at::set_num_threads(1);
-  return RUN_ALL_TESTS();
-}

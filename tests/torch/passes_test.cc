@@ -206,10 +206,3 @@ TEST(TorchProcesses, TrainAsThreadsDo) {
 
 }  // namespace
 }  // namespace rondo::torch::testing
-
-// Processes are forked before this one has made a communicator.
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::at::set_num_threads(1);
-  return RUN_ALL_TESTS();
-}

@@ -148,8 +148,3 @@ TEST(TorchTraining, ClippingLimitsTheNorm) {
 
 }  // namespace
 }  // namespace rondo::torch::testing
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

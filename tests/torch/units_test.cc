@@ -229,9 +229,3 @@ TEST(TorchUnits, BfloatParametersAndFloatMasters) {
 
 }  // namespace
 }  // namespace rondo::torch::testing
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::at::set_num_threads(1);
-  return RUN_ALL_TESTS();
-}

@@ -1,0 +1,9 @@
+// Processes are forked before this one has made a communicator.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  ::at::set_num_threads(1);
+  return RUN_ALL_TESTS();
+}
