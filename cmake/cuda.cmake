@@ -5,8 +5,9 @@
 #   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
 #                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
 #                         images of fp8 need something newer: the conversions of sm_89
-#   RONDO_CUDA_QUICK      no optimisation (from nvcc 12.8 on) and only the lowest architecture (for fp8: all), except
-#                         for the images of float, copies and optimizers, whose registers a test then checks
+#   RONDO_CUDA_QUICK      only the lowest architecture (for fp8: also the lowest with its conversions), and no optimisation
+#                         (from nvcc 12.8 on) except for the images of float, copies and optimizers, whose registers a
+#                         test then checks
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -39,29 +40,36 @@ function(rondo_dtype_rows out)
   set(${out} ${found} PARENT_SCOPE)
 endfunction()
 
+# rondo_gencode(OUT ARCH...): compiles for these architectures with the intermediate code of the first.
+function(rondo_gencode out first)
+  list(TRANSFORM ARGN PREPEND ,sm_ OUTPUT_VARIABLE others)
+  list(JOIN others "" others)
+  set(${out} -gencode arch=compute_${first},code=[sm_${first}${others},compute_${first}] PARENT_SCOPE)
+endfunction()
+
 if(RONDO_HAVE_CUDA)
-  list(GET RONDO_CUDA_ARCHS 0 lowest)
-  list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
-  list(JOIN codes "," codes)
+  set(older_archs ${RONDO_CUDA_ARCHS})  # without the conversions of fp8
+  list(FILTER older_archs INCLUDE REGEX "^8[0-8]$")
   set(fp8_archs ${RONDO_CUDA_ARCHS})
   list(FILTER fp8_archs EXCLUDE REGEX "^8[0-8]$")
+  set(archs ${RONDO_CUDA_ARCHS})
+  if(RONDO_CUDA_QUICK)
+    foreach(list archs older_archs fp8_archs)
+      list(SUBLIST ${list} 0 1 ${list})
+    endforeach()
+  endif()
   # -fmad=false: a fused multiply-add would not round like the host's kernels.
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
-  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v
-      -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
-  set(RONDO_NVCC_FP8_FLAGS ${RONDO_NVCC_FLAGS})
-  if(fp8_archs AND NOT fp8_archs STREQUAL RONDO_CUDA_ARCHS)
-    set(older_archs ${RONDO_CUDA_ARCHS})
-    list(REMOVE_ITEM older_archs ${fp8_archs})
-    list(POP_BACK RONDO_NVCC_FP8_FLAGS)
-    foreach(archs older_archs fp8_archs)
-      list(GET ${archs} 0 first)
-      list(TRANSFORM ${archs} PREPEND sm_ OUTPUT_VARIABLE codes)
-      list(JOIN codes "," codes)
-      list(APPEND RONDO_NVCC_FP8_FLAGS "arch=compute_${first},code=[${codes},compute_${first}]" -gencode)
-    endforeach()
-    list(POP_BACK RONDO_NVCC_FP8_FLAGS)
-  endif()
+  set(common -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v)
+  rondo_gencode(gencode ${archs})
+  set(RONDO_NVCC_FLAGS ${common} ${gencode})
+  set(RONDO_NVCC_FP8_FLAGS ${common})
+  foreach(list older_archs fp8_archs)
+    if(${list})
+      rondo_gencode(gencode ${${list}})
+      list(APPEND RONDO_NVCC_FP8_FLAGS ${gencode})
+    endif()
+  endforeach()
 endif()
 
 # Runs a compiler and stores its output in the file $0, where scripts_cuda_resources reads registers and spills. Prints
@@ -81,11 +89,6 @@ function(rondo_cuda_fatbin name source)
      NOT name MATCHES "^(float|copy|optimizer)$")
     list(APPEND defines -Ofc=max)
     set_property(GLOBAL APPEND PROPERTY RONDO_CUDA_UNOPTIMISED ${name})
-    if(NOT name MATCHES "^fp8_")
-      list(GET RONDO_CUDA_ARCHS 0 lowest)
-      list(POP_BACK flags)
-      list(APPEND flags arch=compute_${lowest},code=[sm_${lowest},compute_${lowest}])
-    endif()
   endif()
   add_custom_command(
     OUTPUT ${fatbin}
