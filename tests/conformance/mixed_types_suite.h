@@ -175,7 +175,7 @@ inline bool pulls(Communicator& comm) {
 TEST_P(MixedTypes, EveryRowRoundsWhereItSays) {
   for (const int nranks : {1, 2, 3, 5})
     spawn(GetParam(), nranks, [&](Communicator& comm) {
-      for (int index = 1; index < kNumRows; ++index) {
+      for (int index = kSanitized ? nranks : 1; index < kNumRows; index += kSanitized ? 3 : 1) {
         const TypeRow row = row_at(static_cast<uint8_t>(index), Dtype::kFloat32);
         if (row == uniform_row(row.input)) continue;
         const uint64_t count = index % 3 == 0 ? 5 : index % 3 == 1 || kSanitized ? 333 : index != 5 ? 1009 : 20011;

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes);
 
 namespace {
 
-constexpr size_t kMostOfAKind = 120;  // prefixes, and positions at which a byte is changed
+constexpr size_t kMostOfAKind = 60;  // prefixes, and positions at which a byte is changed
 
 void run(const std::string& input) {
   // An exact copy, so that AddressSanitizer detects a read past the end.

@@ -184,7 +184,7 @@ double mixed_result(const DataSpec& spec, const std::vector<double>& inputs) {
   return nearest(t.output, one_owner ? result : nearest(t.wire, result));
 }
 
-constexpr uint64_t kFewElems = rondo::testing::kSanitized ? 10 : 100;  // searching the nearest value takes long
+constexpr uint64_t kFewElems = rondo::testing::kSanitized ? 3 : 100;  // searching the nearest value takes long
 
 TEST(MixedTypes, ResultsAreRoundedWhereTheRuleSays) {
   for (uint8_t index = 1; index < kNumRows; index += rondo::testing::kSanitized ? 4 : 1)

@@ -18,7 +18,7 @@ std::vector<Case> sample(int nranks) {
   for (const Case& c : product_cases(nranks, Memory::kDevice)) {
     if (c.count_elems > 40'000) continue;
     const bool sums = c.dtype == Dtype::kFloat32 && c.op == Op::kSum && !c.in_place;
-    if (++i % (kSanitized ? 8 : sums ? 3 : 12) == 0) cases.push_back(c);
+    if (++i % (kSanitized ? 16 : sums ? 3 : 12) == 0) cases.push_back(c);
   }
   return cases;
 }

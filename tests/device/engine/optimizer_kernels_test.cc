@@ -12,6 +12,7 @@
 
 #include "fsdp/host_training.h"
 #include "support/host_kernels/host_kernels.h"
+#include "support/shared.h"
 
 namespace rondo::testing {
 namespace {
@@ -63,7 +64,8 @@ TEST(OptimizerKernelsTest, BitsOfTheHostsLoops) {
   for (const Variant& v : variants())
     for (const int64_t step : {1, 7})
       for (const uint64_t n : kElems)
-        for (const uint32_t shift : {0u, 1u, 3u})
+        for (const uint32_t shift : {0u, 1u, 3u}) {
+          if (kSanitized && (n + shift + static_cast<uint64_t>(step)) % 3 != 0) continue;
           for (const auto& [grid, threads] : {std::pair{1u, 1u}, {1u, 4u}, {3u, 2u}}) {
             const auto seed = static_cast<uint32_t>(n + shift + grid);
             Arrays on_host(seed), on_device(seed);
@@ -83,6 +85,7 @@ TEST(OptimizerKernelsTest, BitsOfTheHostsLoops) {
                         same(on_host.s1, on_device.s1) && same(on_host.g, on_device.g))
                 << v.kernel << ", " << n << " elements, shift " << shift << ", step " << step;
           }
+        }
 }
 
 TEST(OptimizerKernelsTest, AddAndScale) {

@@ -11,6 +11,7 @@
 
 #include "algorithms/registry.h"
 #include "kernels/kernels.h"
+#include "support/shared.h"
 
 namespace rondo {
 namespace {
@@ -99,7 +100,7 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
   size_t fake = 0;
   for (const Algorithm& a : all_algorithms()) {
     if (a.direct) continue;
-    for (const int nranks : {1, 2, 3, 4, 5, 7, 8, 13})
+    for (const int nranks : testing::kSanitized ? std::vector{1, 2, 3, 5} : std::vector{1, 2, 3, 4, 5, 7, 8, 13})
       for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{17}, uint64_t{100'003}}) {
         const AllPrograms all =
             std::move(*compile_all(a, nranks, nranks - 1, shape_of(a, count), nowhere(), kernels()));
