@@ -1,4 +1,4 @@
-// The collective calls of a Bootstrap, and its detection of deaths.
+// The control calls of a Bootstrap, and its detection of deaths.
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -164,8 +164,8 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
 }
 
 // If `peer` has sent kGaveUp for this call, forwards it to all peers and returns its error. A full mesh needs this too:
-// a rank that is already in a later call, and waits only for this rank, ignores `peer`'s frame. Calls among the ranks
-// of a host have numbers that other hosts use for other calls.
+// a rank that is already in the next call ignores `peer`'s frame but waits for this rank. Call numbers within a host
+// are ignored if `peer` is on another host, which uses them for other calls.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);

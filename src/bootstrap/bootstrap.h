@@ -13,25 +13,25 @@
 //
 // Cost: nranks-1 sockets for each rank, and one pidfd for each local peer in another process. With more than
 // kMostFullMesh (64) ranks: about 2 sqrt(nranks) of each, and one thread that forwards membership events. In a
-// collective call each rank sends nranks-1 messages; with 17 or more ranks, all ranks together send 3 nranks
-// (block_exchange.cc). This is not a data path: payloads are a few KiB. Links are authenticated when they are made.
-// Only TCP links are encrypted, and only if encryption is on (bootstrap/link.h).
+// control call (all_gather, barrier, subset or commit of this class) each rank sends nranks-1 messages; with 17 or more
+// ranks, all ranks together send 3 nranks (block_exchange.cc). This is not a data path: payloads are a few KiB. Links
+// are authenticated when they are made. Only TCP links are encrypted, and only if encryption is on (bootstrap/link.h).
 //
-// Every wait ends at BootstrapOptions::deadline_s, or within 50 ms after the abort flag is raised, or when a peer is
-// lost that the wait needs. The error names the ranks. A rank that waits for the rendezvous, or with 17 or more ranks
-// for a row's first rank, waits up to 2 s longer, because these can report which rank is missing.
+// Every wait ends at BootstrapOptions::deadline_s, or within 50 ms after the abort flag is raised, or when a peer that
+// it waits for is lost. The error names the ranks. A wait for the rendezvous, or (with 17 or more ranks) for the first
+// rank of a row, lasts up to 2 s longer, because the rendezvous or that rank can name the missing rank.
 //
-// bootstrap.cc has the collective calls and watches the links. membership.cc judges how a peer has ended and forwards
+// bootstrap.cc has the control calls and watches the links. membership.cc judges how a peer has ended and forwards
 // membership events. submesh.cc makes a mesh of some of the ranks. In survivors.cc the live ranks agree on the set of
 // survivors.
 //
-// Only the thread that holds the turn may read from the links. A collective call takes the turn. Between calls, threads
+// Only the thread that holds the turn may read from the links. A control call takes the turn. Between calls, threads
 // that look for deaths take it. Without the turn, one thread could read a frame for which another thread waits, and the
 // other thread would not wake up.
 //
-// Thread safety: make_unique_id and join from any thread. The collective calls on one Bootstrap (all_gather, barrier,
-// subset, commit; all_gather_here among the ranks of a host) and say_goodbye run one at a time. All ranks must make the
-// collective calls in the same order. find_lost and the accessors may be called at any time from any thread.
+// Thread safety: make_unique_id and join from any thread. The control calls on one Bootstrap (also all_gather_here,
+// among the ranks of a host) and say_goodbye run one at a time. All ranks must make the control calls in the same
+// order. find_lost and the accessors may be called at any time from any thread.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@
 namespace rondo {
 
 struct BootstrapOptions {
-  double deadline_s = 120;                     // of join and of every collective call
+  double deadline_s = 120;                     // of join and of every control call
   const std::atomic<bool>* abort = nullptr;    // if it is set, waits return kAborted. Must outlive the Bootstrap
   uint64_t pretend_host = 0;                   // for tests: ranks with different values act as if on different hosts
   std::function<Status()> interrupt = {};      // used until set_interrupt() sets another
@@ -85,7 +85,7 @@ class Bootstrap {
  public:
   /// Collective. Errors: kInvalidArgument (rank, nranks, id), kMismatch (ranks disagree on nranks, a rank joins twice),
   /// kUnauthorized (wrong secret), kTimeout (names the missing ranks), kPeerLost, kAborted, kSystem.
-  /// All ranks that have joined get an error that concerns the group.
+  /// An error that concerns the whole group is returned to all ranks that have joined.
   static Expected<std::unique_ptr<Bootstrap>> join(int nranks, const rondo_unique_id& id, Rank rank,
                                                    const BootstrapOptions& options = {});
   /// Closes all connections. If say_goodbye() was not called before, the peers report this rank as lost.
@@ -97,7 +97,7 @@ class Bootstrap {
   int nranks() const { return static_cast<int>(peers_.size()); }
 
   /// Collective. Sets (*all)[r] to the bytes that rank r passed. Sizes may differ. The limit is 1 GiB for each; with 17
-  /// or more ranks, in total. After an error of any collective call, later calls return the same error.
+  /// or more ranks, in total. After an error of any control call, later calls return the same error.
   Status all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
     return gather(FrameKind::kGather, {static_cast<const char*>(mine), bytes}, all);
   }
@@ -122,7 +122,7 @@ class Bootstrap {
   /// Returns all addresses that address_of() can return for this rank on any rank.
   std::vector<std::string> own_addresses();
   /// Returns the bytes of `peer`'s BootstrapOptions::greeting. The ranks exchange them with their addresses, so this
-  /// needs no collective call.
+  /// needs no control call.
   const std::string& greeting_of(Rank peer) const { return peers_[peer].greeting; }
   /// Returns "rank 3 (pid 4711 on node7)" for messages.
   std::string describe(Rank peer) const { return peer_text(peer, peers_[peer]); }
@@ -159,12 +159,12 @@ class Bootstrap {
   /// error if a rank is gone or has given up. Must not be called from within a call on this Bootstrap.
   Status still_whole();
   /// Collective over all ranks. Ends the making of a communicator; `made` is this rank's result. Returns ok if all
-  /// ranks succeeded. Otherwise all ranks get an error. If there are several, they get the most serious: every other
-  /// error is more serious than kPeerLost, which may be a consequence of it. If `made` is kTimeout or kAborted, or if a
+  /// ranks succeeded. Otherwise all ranks get an error, of several the most serious. kPeerLost is the least
+  /// serious, because another error may have caused it. If `made` is kTimeout or kAborted, or if a
   /// rank is gone or has given up, the call waits for no rank, and the Bootstrap is unusable.
   Status commit(const Status& made, const BootstrapOptions& options);
-  /// Sets a function that is called at least every 50 ms while a collective call waits. Its error ends the call. Call
-  /// this before the first collective call.
+  /// Sets a function that is called at least every 50 ms while a control call waits. Its error ends the call. Call
+  /// this before the first control call.
   void set_interrupt(std::function<Status()> interrupt);
 
   // Shrinking. All live ranks that are not excluded take part, also after any error. Call begin_shrink() once. Then
@@ -186,7 +186,7 @@ class Bootstrap {
   Status still_with_survivors(const std::vector<Rank>& members);
 
   /// Sends a goodbye to the peers: they report no loss. A peer that waits for this rank gets the error "rank r left the
-  /// communicator". No collective call may follow. `cause`: the failure because of which this rank leaves, if any. The
+  /// communicator". No control call may follow. `cause`: the failure because of which this rank leaves, if any. The
   /// peers' error contains it.
   void say_goodbye(const Status& cause = {});
   /// Sets the goodbye's note, about one line, which the peers' parting_note() returns.
@@ -197,7 +197,7 @@ class Bootstrap {
       : rank_(rank), options_{options.deadline_s, options.abort, options.pretend_host}, interrupt_(options.interrupt) {}
   Status meet(int nranks, const IdContents& id, const BootstrapOptions& options);
   Status connect(Met met, const Secret& secret, const std::function<Status()>& interrupt);
-  /// Held during a collective call, with the turn. Only one exists at a time.
+  /// Held during a control call, with the turn. Only one exists at a time.
   struct Call {
     explicit Call(Bootstrap& of) : lock(of.collective_mutex_), turn(of.turn_) {}
     std::lock_guard<std::mutex> lock, turn;

@@ -1,11 +1,12 @@
-// Link: a stream socket that carries frames between two authenticated ends, on Unix sockets with file descriptors. It
-// never blocks: queue() stores a frame, flush() writes, drain() reads as much as possible. The caller polls.
+// Link: a stream socket that carries frames between two authenticated ends. On Unix sockets, frames can also carry
+// file descriptors. It never blocks: queue() stores a frame, flush() writes, drain() reads as much as possible. The
+// caller polls.
 //
 // With a TLS session, each frame is encrypted as a whole just before it is written.
 //
 //   frame = magic u32 | kind u8 | descriptors u8 | 0 u16 | sequence u32 | payload bytes u32 | payload
 //
-// A link keeps its end and the reason: kLeft if the peer has sent a goodbye before, otherwise kLost.
+// A link remembers how it ended: kLeft if the peer has sent a goodbye before, otherwise kLost.
 //
 // Thread safety: all members may be called from any thread. A frame belongs to the thread that pops it.
 #pragma once
@@ -36,7 +37,7 @@ enum class FrameKind : uint8_t {
   kGoodbye = 19,
   kOffer = 20,       // addresses of the sender's port for a new mesh
   kView = 21,        // the sender's view of the survivors
-  kGaveUp = 22,      // the sender's collective call has failed, with status code and message
+  kGaveUp = 22,      // the sender's control call has failed, with status code and message
   kHostGather = 23,  // among the ranks of one host, with descriptors
   kEvents = 24,      // membership events, for ranks without a link to the rank concerned
 };

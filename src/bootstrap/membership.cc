@@ -2,21 +2,22 @@
 // leave or die. Therefore ranks forward these events:
 //
 //   lost   a flood: a rank that learns of a loss sends it once to all its neighbours
-//   left   two steps: the neighbours of the rank that leaves each send it to some of theirs, so that each rank gets it
-//          once. In the grid of bootstrap/mesh_plan.h, X leaves:
+//   left   two steps: each neighbour of the leaving rank sends the event to some of its own neighbours, so that every
+//          rank gets it once. In the grid of bootstrap/mesh_plan.h, X leaves:
 //
 //             G --- T  .         F (X's row, T's column) tells T. If there is no F, or F has left or died, G
 //             |     |  .         (X's column, T's row) tells T. If both are gone, T gets nothing, but it has seen both
 //             X --- F  .         end. If F leaves at the same moment as X, T gets nothing either.
 //
 //   aborted, disagreement   floods of announcements: a rank forwards an announcement if it is the first of its topic,
-//          or if it concerns an earlier call than all before
-//   given up   (kGaveUp, bootstrap.cc) a rank that learns that its collective call has failed sends it once to all its
+//          or if its call is earlier than those of all announcements so far
+//   given up   (kGaveUp, bootstrap.cc) a rank that learns that its control call has failed sends it once to all its
 //          neighbours
 //
 //   membership events = { what u8 | rank u32 | place u64 | text str } ...
 //
-// Between collective calls a thread forwards the events, also while its rank computes. It sleeps until one arrives.
+// Between control calls a thread forwards the events, so that this also works while the rank computes. It sleeps until
+// one arrives.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -292,7 +292,7 @@ Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& req
   std::vector<std::unique_ptr<Link>> links(request.met->peers.size());
   const Status made = make_all(request, wanted, maker, deadline, &links);
   if (made.ok()) return links;
-  // A peer that has all its links gets the reason in its first collective call.
+  // A peer that has all its links gets the reason in its first control call.
   send_to_all(links, FrameKind::kGaveUp, 1, refusal_payload(made));
   return made;
 }

@@ -6,7 +6,8 @@
 //             3  4  5        Place 4 has links to 3 and 5, and to 1 and 7. It reaches 2 through 1 or 5.
 //             6  7
 //
-// The ranks of each host also have the links of a plan of this host. Calls among them need no other host.
+// The ranks of each host also have the links of a second MeshPlan, made for that host's ranks only. Calls among them
+// need no other host.
 //
 // Complexity: linked() and corner() O(1); neighbours() O(n) if the plan is full, otherwise about O(sqrt n + ranks of
 // the host). Thread safety: values.

@@ -2,9 +2,9 @@
 //
 //   round k   Every rank sends its view to all ranks that it does not know to be gone. From each of them it receives
 //             the view of round k, or learns from the kernel that it is gone (end of the link or of the process).
-//   decide    A rank decides if all views that it received in a round equal its own, and it found no other rank gone in
-//   this round. It sends the decision to all ranks
-//             instead of a view of the next round. A rank that receives a decision adopts and forwards it.
+//   decide    A rank decides if in a round all received views equal its own and it found no further rank gone. It then
+//             sends the decision, not a view of the next round, to all ranks. A rank that receives a decision adopts
+//             and forwards it.
 //
 // A view only grows. Therefore there are at most two more rounds than deaths. Two live ranks never decide differently:
 //   - If a rank decides view V in round k, all ranks that are not gone in V have sent V in round k.

@@ -10,8 +10,8 @@
 namespace rondo {
 namespace {
 
-// After such a wait, a finished rank's death is an error too, and so are the messages of another operation, because their
-// sender has had time to announce its call. Waits on status pages that are older are not reported.
+// After a wait this long, two more things are errors: the death of a rank that has finished the operation, and messages
+// of another operation whose call no page shows yet. Waits noted on status pages longer ago than this are not reported.
 constexpr uint64_t kLongWaitNs = 500'000'000;
 
 std::string describe_shape(const OperationShape& s) {
@@ -110,9 +110,9 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
-// Returns a lost rank that may be the reason of the wait. A rank that has finished `op` has sent all its messages for
-// it, so its loss is no reason. After a long wait it is reported too: transports report only the first death, and a
-// second one may be the reason. Sets `cause` to the failure that the rank reported when it left, if any.
+// Returns a lost rank that may be the reason of the wait. The loss of a rank that has finished `op` cannot be the
+// reason. After a long wait that loss is reported anyway, because transports report only the first death and a second
+// one may be the reason. Sets `cause` to the failure that the rank reported when it left, if any.
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
@@ -121,8 +121,8 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
     StatusPage* page = transport_.page(r);
     return page != nullptr && page->last_finished() >= op.sequence;
   };
-  // A death is reported rather than a departure, because ranks leave when they notice a death. Departures are read
-  // first. A death that caused one of them is then already visible.
+  // Ranks leave when they notice a death. Therefore a death is reported before a departure, and departures are read
+  // first: the death that caused one is visible afterwards.
   std::optional<PeerLoss> left;
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};

@@ -414,9 +414,9 @@ void Executor::combine_part(const Operation& op, const ProgramStep& s, const Par
   run_kernel(op, s, num_src, num_dst, part.num_elems, has_dst);
 }
 
-// Pulls a part of a source. If its writer has copied the message into the ring meanwhile, the source is there. Returns
-// false if the memory cannot be read. A living writer then puts this message and all later ones into the ring. After
-// the first part it is too late for that, because earlier parts may have been added already.
+// Pulls a part of a source. If its writer has copied the message into the ring meanwhile, reads it there. Returns false
+// if the memory cannot be read. If this is the first part, a living writer then uses the ring from this message on. In
+// a later part it is an error, because earlier parts may have been added already.
 bool Executor::pull(Operation& op, Source& from, uint64_t first_byte, uint64_t bytes, std::byte* to) {
   auto read = [&](uint64_t at, void* into, uint64_t n) {
     return ports_.transport().pull(from.peer, from.address, at, into, n);

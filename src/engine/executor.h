@@ -36,7 +36,7 @@ struct Operation : WorkState {
   std::byte* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
   alignas(8) std::byte premul[8] = {};  // this rank's scale, one element of the accumulator type
-  uint64_t deadline_ns = 0;             // longest wait, a duration
+  uint64_t deadline_ns = 0;             // longest time from the first noticed wait to the end
   uint64_t waiting_since_ns = 0;        // time of its first noticed wait; 0: never
   uint64_t tag = 0;
 

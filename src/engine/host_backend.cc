@@ -290,8 +290,8 @@ Expected<double> HostBackend::forecast_us(const CallShape& shape) {
   return found.front().forecast_ns / 1e3;
 }
 
-// The operations in progress go on while this rank waits for the others. Otherwise a rank that waits for one of them
-// before it calls alloc would wait in vain.
+// The operations in progress go on while this rank waits for the others. Otherwise another rank that must finish such
+// an operation before it calls alloc would wait forever.
 Expected<void*> HostBackend::alloc(uint64_t bytes, const ControlGather& control) {
   const std::lock_guard one_at_a_time(control.mutex);
   RONDO_TRY_ASSIGN(void* const memory, transport_.alloc(bytes));

@@ -66,8 +66,8 @@ struct WorkState {
   /// Posts fn(status) to the callbacks when the call is done. Errors: those of Callbacks::start.
   Status when_done(std::function<void(const Status&)> fn);
 
-  Backend* backend;                                // nullptr: nobody has a Work of it
-  std::shared_ptr<Callbacks> callbacks = nullptr;  // set if somebody has one
+  Backend* backend;                                // nullptr: no Work refers to this call
+  std::shared_ptr<Callbacks> callbacks = nullptr;  // set if a Work refers to it
   std::atomic<bool> submitted{false};              // false while it waits in an open group
   std::atomic<bool> done{false};
   Status status;  // valid when done

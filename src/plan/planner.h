@@ -103,8 +103,8 @@ class Planner {
   Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
           const KernelTable& kernels);
   /// Returns the plan for a call. A repeated call costs one look-up in a set of four. The driver's current call may
-  /// borrow the plan. Other users must share ownership. Errors: kUnsupported (a promise or setting that rondo cannot
-  /// keep), the errors of the transport.
+  /// borrow the plan. Other users must share ownership. Errors: kUnsupported (no algorithm can serve the call
+  /// as required), the errors of the transport.
   Expected<const std::shared_ptr<Plan>*> plan(const CallShape& request) {
     const bool direct = ports_.transport().may_be_direct();
     if (const auto* known = cache_.find(request, direct)) [[likely]]
@@ -139,17 +139,17 @@ class Planner {
     return forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
            request.algorithm == nullptr && !staged_only;
   }
-  /// Returns the name of the only algorithm that may serve a call, or an empty text if there are several.
+  /// Returns the algorithm that the call, force() or RONDO_ALGO names, if that applies; empty: any may serve.
   std::string_view required_name(const CallShape& request, bool staged_only);
   /// Returns true if an algorithm is a candidate when the caller requests `demanded` (a name, or empty).
   bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
   bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
   std::string why_none(const CallShape& request, std::string_view demanded) const;
-  /// The sizes of a call in bytes on the wire: S (the larger of its two buffers), and the longest chunk. chunk(share)
-  /// returns the length of the longest chunk of an algorithm; `share` is its part of S.
+  /// Sizes of a call. `whole` is the larger of its two buffers in bytes on the wire. chunk(share) returns the longest
+  /// chunk of an algorithm, where `share` is that chunk's share of `whole`.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
-    double user = 0;             // S in the callers' types, if these differ from the wire type
+    double user = 0;             // `whole` in the callers' types, if these differ from the wire type
     double chunk(double share) const { return longest_part > 0 ? longest_part : share * whole; }
   };
   Volume volume_of(const CallShape& request) const;

@@ -25,8 +25,8 @@ inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
 
 /// A value of ProgramShape::lap_messages: the lap is the whole ring.
 inline constexpr uint32_t kWholeRing = 0;
-/// Returns the lap (protocol/fifo.h) of messages that take `message_bytes` of the ring: `messages` of them, but at most
-/// kLapBytes if these have room for the least number of messages.
+/// Returns the lap (protocol/fifo.h) of messages that take `message_bytes` of the ring: `messages` messages, but at
+/// most the larger of kLapBytes and kRingMessages messages.
 template <class T>
 constexpr T lap_bytes(T message_bytes, uint32_t messages) {
   return std::min(message_bytes * messages, std::max<T>(kLapBytes, message_bytes * kRingMessages));

@@ -14,7 +14,7 @@
 // empty. Messages therefore use few pages and few cache lines, whatever the size of the ring. With a lap as long as the
 // ring, messages never begin anew before its end. The planner chooses the lap, because some processors read another
 // core's recent writes slowly. The data may also stay in a buffer of the writer's process (zero-copy send,
-// zero_copy.h). Its part of the ring is then still reserved.
+// zero_copy.h). The message's part of the ring stays reserved.
 // *Multicast* has R readers on one FIFO. A message is written once, and all of them read it. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
@@ -23,9 +23,9 @@
 // flags are only compared for equality, and the step in a line's old flag is smaller by K.
 //
 // Other files do the rest: waiting (spin.h), making connections (src/transport), the meaning of messages (src/engine).
-// Thread safety: an end belongs to one thread at a time; in a kernel, the block's barriers are around its calls. For
-// host and device; `Mem` defines the memory orders. Learned from: NCCL's Simple and LL protocols (slots and counters;
-// data and flag in one word), MSCCL++'s channels.
+// Thread safety: an end belongs to one thread at a time; in a kernel, barriers of the block separate the uses of an
+// end. For host and device; `Mem` defines the memory orders. Learned from: NCCL's Simple and LL protocols (slots and
+// counters; data and flag in one word), MSCCL++'s channels.
 #pragma once
 
 #include <cstddef>
@@ -71,8 +71,9 @@ struct DataPlace {
 /// address has this bit.
 inline constexpr uint64_t kRefused = uint64_t{1} << 63;
 inline constexpr uint32_t kMaxDataLines = 32;
-/// Returns the bytes that a message takes in the ring. Messages of more than 1 KiB take whole pages. Processors stop
-/// prefetching at page ends. Otherwise the reader's core would prefetch the lines that the writer fills next.
+/// Returns the bytes that a message takes in the ring. Messages of more than 1 KiB take whole pages. If two
+/// messages shared a page, the reader's core would prefetch lines that the writer fills next; prefetching stops at page
+/// ends.
 constexpr uint32_t place_bytes(uint32_t bytes) {
   const uint32_t unit = bytes <= 1024 ? 64 : 4096;
   return (bytes + unit - 1) / unit * unit;
@@ -146,8 +147,8 @@ class FifoWriter {
     put_place(bytes, zero_copy_at);
     post(1, fingerprint);
   }
-  /// As post(1) and post_data, but the caller does the store, after it has written the message. Advances to the next
-  /// step, so call data() and line() before.
+  /// take() is post(1), and take_data() is post_data(), without the store. The caller stores the value after it has
+  /// written the message. Call data() and line() before, because the end advances to its next step.
   RONDO_HOST_DEVICE FifoPost take(uint32_t fingerprint) {
     const FifoPost p{&at(0).flag, make_flag(fingerprint, step_)};
     ++step_;

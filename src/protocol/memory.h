@@ -33,11 +33,11 @@ struct HostMem {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
 #endif
   }
-  /// What this thread did before fence(), and what others did before a barrier that it had passed, precedes its later
-  /// store_fenced().
+  /// A store_fenced() after fence() is ordered after all that this thread did before the fence, and after all that
+  /// other threads did before the last barrier that this thread passed.
   static void fence() {}
   static void store_fenced(uint64_t* p, uint64_t v) { store_release(p, v); }
-  /// Fetches a line that will be written soon from the reader's cache. This hides the latency of the fetch.
+  /// Fetches a line from the reader's cache, because it will be written soon. This hides the latency of the fetch.
   static void prefetch_for_write(const void* p) {
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(p)));
@@ -63,9 +63,8 @@ struct HostMem {
   static uint64_t fetch_or(uint64_t* p, uint64_t v) {
     return std::atomic_ref<uint64_t>(*p).fetch_or(v, std::memory_order_acq_rel);
   }
-  // On a device both words are relaxed. The stored data depends on the data that was read for it. Therefore those reads
-  // precede the store. They also precede everything that depends on the message. C++ has no order by data dependency.
-  // Therefore the host releases and acquires the second word.
+  // On a device both words are relaxed: a store follows the reads whose data it stores, because it depends on them. C++
+  // gives no such order. Therefore the host stores the second word with release and loads it with acquire.
   static WordPair load_pair(const std::byte* p) {
     const auto* words = reinterpret_cast<const uint64_t*>(p);
     const uint64_t hi = load_acquire(words + 1);

@@ -2,12 +2,13 @@
 //
 // The thread calls idle() when nothing moved. idle() first pauses, because a cache line may be in transit. Then it
 // yields the core, because ranks often outnumber cores and the peer may need it. After a long time it sleeps on a futex
-// for a bounded time. It asks its WaitObserver for an abort at every yield, and for the deadline, lost peers and
+// for a bounded time. Its WaitObserver checks for an abort at every yield, and for the deadline, lost peers and
 // mismatches about once a millisecond. Therefore every such wait has a deadline, and the fast path reads no clock.
 //
-// Waking: a thread sets the `asleep` word of its Doorbell before it sleeps. A rank that posts a message or finishes one
-// checks the word of the affected rank and wakes it (ring). There is no fence between post and check. Therefore a
-// wake-up can be missed. The sleep is bounded (kMaxSleepUs), so a missed wake-up only causes a delay.
+// Waking: a thread sets the `asleep` word of its Doorbell before it sleeps. A rank that posts a message, or has read
+// one, checks the word of the rank at the other end and wakes that rank (ring). There is no fence between post and
+// check. Therefore a wake-up can be missed. The sleep is bounded (kMaxSleepUs), so a missed wake-up only causes a
+// delay.
 //
 // Measured: a yield gives a core to another thread in 0.6 to 1.4 us. A futex wake-up of an idle virtual core takes 22
 // to 29 us, nanosleep 82 us. Therefore a thread pauses briefly, yields for long and sleeps last.
@@ -94,8 +95,8 @@ class HostSpin {
            std::span<Doorbell* const> more_bells = {})
       : settings_(settings), observer_(observer), bell_(own_bell), more_bells_(more_bells) {}
 
-  /// Waits a little, because nothing moved. `missing`: the rank that must send a message or finish one, nullptr if
-  /// unknown. If it runs on this core, it needs the core, and the thread yields at once. Returns false if the wait must
+  /// Waits a little, because nothing moved. `missing`: the doorbell of the rank that must send or read a message;
+  /// nullptr: unknown. If that rank runs on this core, the thread yields at once. Returns false if the wait must
   /// end. The observer then has the reason.
   bool idle(const Doorbell* missing = nullptr) {
     if (++idles_ <= settings_.pauses && !(settings_.oversubscribed && shares_core(missing))) [[likely]] {
@@ -140,9 +141,9 @@ int nth_cpu(int index);
 /// itself does not move threads that yield all the time, so ranks could stay distributed unevenly.
 void go_to_cpu(int cpu);
 /// Moves the calling thread, the owner of `bells[own]`, to another processor if its own processor has at least two more
-/// owners than the other one, and no owner there has a higher index. A nullptr in `bells` stands for an owner on
-/// another host. A scheduler considers only runnable threads. It can leave 3 of them on one processor and 1 on another
-/// for long.
+/// owners than the other one, and no owner on its own processor has a higher index. A nullptr in `bells` stands for an
+/// owner on another host. A scheduler considers only runnable threads. It can leave 3 of them on one processor and 1 on
+/// another for long.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

@@ -1,8 +1,8 @@
 // Ports: this rank's ends of the communicator's connections. They are made at first use and kept.
 //
-// All programs with the same connection share its port. Therefore its step counter is here. Operations use an end one
+// All programs that use a connection share its port, which has the connection's step counter. Operations use an end one
 // after the other. An operation reserves its steps when it starts (`reserved`). It may use the end when `step` has
-// reached the first of them.
+// reached its first reserved step.
 //
 // Thread safety: everything belongs to the communicator's driver.
 #pragma once

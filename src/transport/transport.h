@@ -46,7 +46,7 @@ struct RemoteAddress {
   uint64_t offset_bytes = 0;
 };
 
-/// A peer that no longer answers, and how that was detected.
+/// A peer that has died or left, and how that was detected.
 struct PeerLoss {
   Rank rank;
   std::string how;
@@ -107,7 +107,7 @@ class Transport {
   /// Reports to all ranks that rank `by` has aborted.
   virtual void raise_abort(Rank by) = 0;
   virtual std::optional<Rank> aborted_by() = 0;
-  /// Returns the reason if the transport itself raised `by`'s abort; empty if its caller requested it.
+  /// Returns the reason if the transport itself raised `by`'s abort; empty if the program called abort().
   virtual std::string abort_reason(Rank by) { return {}; }
   /// Returns true if rank r has destroyed its communicator. It then sends nothing more.
   virtual bool departed(Rank r) = 0;

@@ -1,7 +1,8 @@
 // Messages: processes one message with resolved operands.
 //
-//     poll      the thread of each port waits for it: data of a receive, space of a send | all threads agree to go on,
-//     gather    tables of sources and sinks: the own chunk, rings, slots; of stores      | or leave
+//     poll      each port's thread waits for it: data of a receive, space of a send. Then all threads agree to go on or
+//               to leave
+//     gather    tables of the sources, the sinks (the own chunk, rings, slots) and the later stores
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
 //     post      one of the last threads for each port: the store of the flag or the counter
 //

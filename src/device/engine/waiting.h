@@ -2,8 +2,8 @@
 // host's abort, when another block has failed, or at the call's deadline. The first failing thread stores its position
 // and the missing peer in DeviceControl.
 //
-// The condition is polled at every try. The clock and the control words in host memory are polled only at every
-// Env::kPollEvery-th try, the words by one of the threads that do so together.
+// The condition is polled at every try. Only every Env::kPollEvery-th try reads the clock and the control words in
+// host memory. Of threads that wait together, one reads the words.
 #pragma once
 
 #include <cstdint>

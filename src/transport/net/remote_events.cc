@@ -54,10 +54,11 @@ bool RemoteTransport::departed(Rank r) {
   if (r == rank_) return false;
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   if (remote.departed.load(std::memory_order_acquire)) return true;
-  // Network data may be incomplete until its note arrives.
+  // Until the departing rank's note arrives, some of its network data may be missing.
   if (shares_memory(r)) {
     if (remote.heard.load(std::memory_order_acquire) || !local_->departed(index_here(r))) return false;
-    // Shared memory is faster than its note, which has the reason: an abort, a different call.
+    // The mark in shared memory is seen before that rank's note, and only the note has the reason (an abort, a
+    // different call).
     const uint64_t now = monotonic_ns();
     uint64_t since = 0;
     if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
@@ -111,7 +112,8 @@ void RemoteTransport::take_disagreement(Bootstrap::Announcement events) {
   if (!disagreement_ || events.place < disagreement_->place) disagreement_ = std::move(events);
 }
 
-// With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
+// With few ranks nothing is sent: the others read the difference on the status pages, or in the note of a rank that has
+// departed.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
   if (are_many()) bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
   const std::lock_guard lock(mutex_);

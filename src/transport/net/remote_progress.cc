@@ -128,7 +128,8 @@ bool RemoteTransport::answer_leavers() {
   return any;
 }
 
-// Waits until peers that exchanged messages with this rank have all that it sent; after an abort, only the abort.
+// Waits until peers that exchanged messages with this rank have all that it sent. After an abort, it waits only until
+// the abort is sent.
 void RemoteTransport::leave() {
   const uint64_t since = monotonic_ns();
   const bool aborted = aborted_by_ >= 0;
@@ -185,7 +186,8 @@ void RemoteTransport::wake_poller() {
   (void)!write(wake_.get(), &one, sizeof one);
 }
 
-// Listens while there is no driver. A driver is detected by its passes, so this does not wait for a silent one.
+// Listens while there is no driver. It recognises a driver by its progress() calls. A driver that makes none counts as
+// absent.
 void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
