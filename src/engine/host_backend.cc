@@ -204,7 +204,6 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
   SpinSettings settings = queues[0]->spin();
   HostSpin spin(settings, watch, queues[0]->bell(), watch.more_bells());
   for (OperationQueue* q : queues) q->contend();
-  constexpr uint32_t kPassesPerCheck = 1 << 14;  // one operation may be stuck while others move
   bool done = false, in_time = true;
   for (uint32_t pass = 1; !(done = all_done(batch)) && in_time; ++pass) {
     bool moved = false;
@@ -215,7 +214,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
       }
     if (moved) spin.moved();
     else spin.idle();
-    if (pass % kPassesPerCheck == 0) watch.check_wait(0);
+    if (pass % QueueWatch::kPassesPerCheck == 0) watch.check_wait(0);
     in_time = end_ns == kNever || monotonic_ns() < end_ns;
   }
   for (OperationQueue* q : queues) {

@@ -206,6 +206,8 @@ class OperationQueue {
 /// Watches the queues of a wait. Takes the driver role of a queue to check it.
 class QueueWatch final : public WaitObserver {
  public:
+  /// A loop over several queues calls check_wait at least every so many passes: one may be stuck while others move.
+  static constexpr uint32_t kPassesPerCheck = 1 << 14;
   explicit QueueWatch(std::span<OperationQueue* const> queues) : queues_(queues) {
     for (OperationQueue* q : queues.subspan(1)) more_bells_.push_back(q->bell());
   }

@@ -97,6 +97,43 @@ TEST_P(Several, OneEndsWhileAnotherHasAnOperation) {
   });
 }
 
+// The progress thread always has messages of one communicator to move. The call that rank 1 does not make on the other
+// one still ends at its deadline.
+TEST_P(Several, ADeadlineBesideCallsThatAlwaysMove) {
+  constexpr uint64_t kElems = 1 << 20;
+  constexpr size_t kAtOnce = 8, kCalls = kSanitized ? 200 : 1000;
+  spawn(GetParam(), 2, [&](Communicator& comm) {
+    const Comm busy = split_or_fail(comm, 0, 0);
+    ASSERT_NE(busy, nullptr);
+    float one = 1, sum = 0;
+    Work stuck;
+    if (comm.rank() == 0) {
+      const CallOptions options{.deadline_s = 0.2};
+      ASSERT_TRUE(is_ok(comm.all_reduce(&one, &sum, 1, Dtype::kFloat32, Op::kSum, &options, &stuck)));
+    }
+    const std::vector<float> in(kElems, 1);
+    std::vector<std::vector<float>> out(kAtOnce, std::vector<float>(kElems));
+    std::vector<Work> works(kAtOnce);
+    bool ended_meanwhile = false;
+    for (size_t i = 0; i < kCalls + kAtOnce; ++i) {
+      Work& work = works[i % kAtOnce];
+      if (i >= kAtOnce) {
+        const Stopwatch watch;
+        while (work.test().code() == StatusCode::kInProgress && watch.seconds() < 20)
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        ASSERT_TRUE(is_ok(work.test()));
+      }
+      if (i >= kCalls) continue;
+      ASSERT_TRUE(is_ok(
+          busy->all_reduce(in.data(), out[i % kAtOnce].data(), kElems, Dtype::kFloat32, Op::kSum, nullptr, &work)));
+      if (comm.rank() == 0 && stuck.test().code() != StatusCode::kInProgress) ended_meanwhile = true;
+    }
+    if (comm.rank() == 1) return;
+    EXPECT_TRUE(ended_meanwhile);
+    EXPECT_EQ(stuck.wait().code(), StatusCode::kTimeout);
+  });
+}
+
 TEST_P(Several, SplitsAndCallsFromTwoThreads) {
   constexpr int kRounds = kSanitized ? 8 : 40;
   spawn(GetParam(), 4, [](Communicator& comm) {
