@@ -5,15 +5,15 @@
 #   RONDO_CUDA_ARCHS      real architectures. Later ones use the PTX of the lowest. All use the intermediate code of the
 #                         lowest, so that the front end of nvcc, which takes most of the time, runs once. Only the
 #                         images of fp8 need something newer: the conversions of sm_89
-#   RONDO_CUDA_QUICK      only the lowest architecture (for fp8: also the lowest with its conversions), and no optimisation
-#                         (from nvcc 12.8 on) except for the images of float, copies and optimizers, whose registers a
-#                         test then checks
+#   RONDO_CUDA_QUICK      only the lowest architecture (for fp8: also the lowest with its conversions), and no
+#                         optimisation (from nvcc 12.8 on) except for the images of float, copies and optimizers, whose
+#                         registers a test then checks
 # Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
 
-option(RONDO_CUDA_QUICK "Compile most CUDA kernels without optimisation, for builds that no device runs" OFF)
+option(RONDO_CUDA_QUICK "Compile for the lowest architecture, most kernels without optimisation; no device runs it" OFF)
 
 set(RONDO_HAVE_CUDA OFF)
 set(RONDO_CUDA_WHY "RONDO_CUDA is OFF")

@@ -6,7 +6,8 @@ if(RONDO_SANITIZE)
   # The checks around every access make -O3 take minutes. All levels share one source: undefined behaviour is checked in
   # one level only, addresses in all.
   list(APPEND rondo_kernel_flags -O1)
-  if(RONDO_SANITIZE MATCHES "undefined")  # half of the compiler's time; AddressSanitizer checks where pointers point
+  # Half of the compiler's time. AddressSanitizer checks every access through a pointer.
+  if(RONDO_SANITIZE MATCHES "undefined" AND RONDO_SANITIZE MATCHES "address")
     list(APPEND rondo_kernel_flags -fno-sanitize=pointer-overflow)
   endif()
   set(rondo_kernel_flags_levels -fno-sanitize=undefined)

@@ -30,7 +30,7 @@ TEST_P(Conformance, EveryAlgorithmTypeOpAndSize) {
   run_cases(world(), nranks(), Memory::kHeap, product_cases(nranks()));
 }
 
-// The cases whose messages allocated memory changes.
+// Those of direct algorithms, whose messages allocated memory changes; a few of the ring, and the planner's choice.
 inline std::vector<Case> for_allocated_memory(std::vector<Case> cases) {
   std::erase_if(cases, [](const Case& c) {
     return c.algorithm != nullptr && !(c.algorithm->direct || (c.algorithm->name == "ring" && c.variant < 2));

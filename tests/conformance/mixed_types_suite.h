@@ -175,10 +175,13 @@ inline bool pulls(Communicator& comm) {
 TEST_P(MixedTypes, EveryRowRoundsWhereItSays) {
   for (const int nranks : {1, 2, 3, 5})
     spawn(GetParam(), nranks, [&](Communicator& comm) {
-      for (int index = kSanitized ? nranks : 1; index < kNumRows; index += kSanitized ? 3 : 1) {
+      for (int index = 1; index < kNumRows; ++index) {
+        // Under a sanitizer a third of the rows for each number of ranks, with all pairs of wire and output.
+        if (kSanitized && (index + index / 3 + (nranks + 1) / 2) % 3 != 0) continue;
         const TypeRow row = row_at(static_cast<uint8_t>(index), Dtype::kFloat32);
         if (row == uniform_row(row.input)) continue;
-        const uint64_t count = index % 3 == 0 ? 5 : index % 3 == 1 || kSanitized ? 333 : index != 5 ? 1009 : 20011;
+        const int of_three = index / 3 % 3;  // index % 3 is the output type
+        const uint64_t count = of_three == 0 ? 5 : of_three == 1 || kSanitized ? 333 : index != 7 ? 1009 : 20011;
         for (const Op op : {Op::kSum, Op::kAvg}) {
           for (const char* a : {"one_shot", "two_shot", "pull"}) {
             if (a == std::string_view("pull") && !pulls(comm)) continue;

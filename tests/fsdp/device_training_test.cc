@@ -78,7 +78,9 @@ TEST_P(FsdpDevice, WhicheverLineIsLateTheBitsStay) {
   for (const Delays& delays : {Delays{2000, 0}, Delays{0, 2000}, Delays{500, 500}})
     for (const Strategy strategy : kStrategies)
       for (const bool hooks : {false, true}) {
-        if (rondo::testing::kSanitized && hooks == (delays.compute_us == 0)) continue;
+        // Under a sanitizer half of them, with all pairs.
+        if (rondo::testing::kSanitized && (hooks == (delays.compute_us == 0)) == (static_cast<int>(strategy) % 2 == 0))
+          continue;
         Setting s;
         s.net = {.layers = 4, .root = hooks};
         s.plan = {.nranks = 2, .strategy = strategy, .offload = GetParam()};

@@ -334,7 +334,7 @@ TEST(TorchAutograd, WhatWasFrozenWhenItWasShardedStaysSo) {
   });
 }
 
-TEST(TorchInit, AFailureLeavesTheModuleItsValues) {
+TEST(TorchAutograd, AFailureLeavesTheModuleItsValues) {
   spawn_ranks(3, [](Communicator& comm) {
     const ChainImpl::Way way = [](std::vector<Stage>& s, Tensor x, int) { return s[1](s[0](x)); };
     const std::string rank = "rank " + std::to_string(comm.rank());

@@ -1,4 +1,4 @@
-// Processes are forked before this one has made a communicator.
+// One thread for torch: TorchProcesses forks ranks from this process.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

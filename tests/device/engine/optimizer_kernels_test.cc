@@ -61,11 +61,12 @@ std::vector<Variant> variants() {
 }
 
 TEST(OptimizerKernelsTest, BitsOfTheHostsLoops) {
+  uint32_t turn = 0;
   for (const Variant& v : variants())
     for (const int64_t step : {1, 7})
       for (const uint64_t n : kElems)
         for (const uint32_t shift : {0u, 1u, 3u}) {
-          if (kSanitized && (n + shift + static_cast<uint64_t>(step)) % 3 != 0) continue;
+          if (kSanitized && ++turn % 5 != 0) continue;
           for (const auto& [grid, threads] : {std::pair{1u, 1u}, {1u, 4u}, {3u, 2u}}) {
             const auto seed = static_cast<uint32_t>(n + shift + grid);
             Arrays on_host(seed), on_device(seed);
