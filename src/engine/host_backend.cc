@@ -205,7 +205,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
   HostSpin spin(settings, watch, queues[0]->bell(), watch.more_bells());
   for (OperationQueue* q : queues) q->contend();
   bool done = false, in_time = true;
-  for (uint32_t pass = 1; !(done = all_done(batch)) && in_time; ++pass) {
+  while (!(done = all_done(batch)) && in_time) {
     bool moved = false;
     for (OperationQueue* q : queues)
       if (q->drive()) {
@@ -214,7 +214,7 @@ Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch, uint6
       }
     if (moved) spin.moved();
     else spin.idle();
-    if (pass % QueueWatch::kPassesPerCheck == 0) watch.check_wait(0);
+    watch.end_pass();
     in_time = end_ns == kNever || monotonic_ns() < end_ns;
   }
   for (OperationQueue* q : queues) {

@@ -95,8 +95,7 @@ void ProgressThread::drive() {
     settings.yield_us = std::min(settings.yield_us, other.yield_us);
   }
   HostSpin spin(settings, watch, driven_.front()->bell(), watch.more_bells());
-  for (uint32_t pass = 1; !changed_ && std::ranges::all_of(driven_, [](const auto* q) { return q->needs_helper(); });
-       ++pass) {
+  while (!changed_ && std::ranges::all_of(driven_, [](const auto* q) { return q->needs_helper(); })) {
     bool moved = false;
     for (OperationQueue* q : driven_)
       if (q->drive()) {
@@ -105,7 +104,7 @@ void ProgressThread::drive() {
       }
     if (moved) spin.moved();
     else spin.idle();
-    if (pass % QueueWatch::kPassesPerCheck == 0) watch.check_wait(0);
+    watch.end_pass();
   }
   for (OperationQueue* q : driven_)
     if (!q->contended()) q->rest();

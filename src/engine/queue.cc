@@ -171,6 +171,30 @@ bool OperationQueue::step() {
   return moved;
 }
 
+uint64_t OperationQueue::place_of_oldest() {
+  const Operation* op = oldest();
+  auto place = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(op));
+  if (op == nullptr || !op->started) return place;
+  for (size_t i = 0; i < op->program->lanes.size(); ++i) place += op->lanes[i].loop << 16 | op->lanes[i].pc;
+  return place;
+}
+
+void QueueWatch::find_stuck() {
+  const uint64_t now = monotonic_ns();
+  if (now - checked_ns_ < 1'000'000) return;
+  checked_ns_ = now;
+  places_.resize(queues_.size());
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    OperationQueue& queue = *queues_[i];
+    if (!queue.drive()) continue;
+    const uint64_t place = queue.place_of_oldest();
+    if (place == places_[i]) queue.diagnose(0);
+    else queue.check_abort();
+    places_[i] = place;
+    queue.leave();
+  }
+}
+
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
   if (status.ok()) finish(op);

@@ -109,6 +109,8 @@ class OperationQueue {
   }
   /// Returns true, and fails the queue, if an abort was raised.
   bool check_abort();
+  /// Returns a number that changes when the oldest operation moves; 0: there is none.
+  uint64_t place_of_oldest();
 
   /// Returns ok, or the reason why the communicator refuses work.
   Status failure() const;
@@ -206,13 +208,16 @@ class OperationQueue {
 /// Watches the queues of a wait. Takes the driver role of a queue to check it.
 class QueueWatch final : public WaitObserver {
  public:
-  /// A loop over several queues calls check_wait at least every so many passes: one may be stuck while others move.
-  static constexpr uint32_t kPassesPerCheck = 1 << 14;
   explicit QueueWatch(std::span<OperationQueue* const> queues) : queues_(queues) {
     for (OperationQueue* q : queues.subspan(1)) more_bells_.push_back(q->bell());
   }
   /// Returns the bells of all queues but the first.
   std::span<Doorbell* const> more_bells() const { return more_bells_; }
+  /// Call it after every pass over the queues: one operation may be stuck while others move. About once a millisecond,
+  /// checks those whose oldest operation has not moved since the last time.
+  void end_pass() {
+    if (++passes_ % 64 == 0) find_stuck();
+  }
   bool urgent() override {
     for (OperationQueue* q : queues_)
       if (q->transport().aborted_by() && q->drive()) {
@@ -233,6 +238,10 @@ class QueueWatch final : public WaitObserver {
  private:
   const std::span<OperationQueue* const> queues_;
   std::vector<Doorbell*> more_bells_;
+  void find_stuck();
+  uint32_t passes_ = 0;
+  uint64_t checked_ns_ = 0;
+  std::vector<uint64_t> places_;  // at the last check, by queue
 };
 
 }  // namespace rondo
