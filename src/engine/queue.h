@@ -236,9 +236,9 @@ class QueueWatch final : public WaitObserver {
   }
 
  private:
+  void find_stuck();
   const std::span<OperationQueue* const> queues_;
   std::vector<Doorbell*> more_bells_;
-  void find_stuck();
   uint32_t passes_ = 0;
   uint64_t checked_ns_ = 0;
   std::vector<uint64_t> places_;  // at the last check, by queue
