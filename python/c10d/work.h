@@ -1,0 +1,68 @@
+// Work: an asynchronous call as torch.distributed sees it.
+//
+// The buffers of a call live until the call is done, even if nobody holds the Work or waits for it. When the call is
+// done, results that lie in staging memory are copied to the caller's tensors. That happens once: in the thread that
+// first sees the end, which is one that waits or polls, or rondo's own if there is a future.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rondo/rondo.h"
+
+namespace rondo_c10d {
+
+/// The memory of one call.
+struct Buffers {
+  at::Tensor in, out;  // contiguous; either may be undefined
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // when the call is done: from staging memory to the caller's
+
+  const void* in_data() const { return in.defined() ? in.const_data_ptr() : nullptr; }
+  void* out_data() const { return out.defined() ? out.data_ptr() : nullptr; }
+  void finish() const {
+    if (copies.empty()) return;
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    for (const auto& [from, to] : copies) to.copy_(from);
+  }
+};
+
+class Work final : public c10d::Work {
+ public:
+  struct Call {
+    rondo_work* work = nullptr;
+    Buffers buffers;
+    std::shared_ptr<int> source;  // recv from any rank: the sender's rank, once the call is done
+  };
+  /// A call that is done.
+  Work(int rank, c10d::OpType type, std::vector<at::Tensor> results);
+  /// Owns the works of `calls`, of which there is at least one. `title` and `inputs` are for the profiler; nullptr:
+  /// there is none. on_error is called once if the work fails, before anybody sees the error.
+  Work(int rank, c10d::OpType type, uint64_t sequence, const char* title, std::vector<Call> calls,
+       std::vector<at::Tensor> results, std::function<void()> on_error);
+  ~Work() override;
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  /// Waits until the work is done. If that takes longer than `timeout`, throws DistBackendError, and the work goes on.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  struct State;
+  const uint64_t sequence_;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace rondo_c10d
