@@ -65,10 +65,26 @@ TORCH_VENV=build/torch/venv
 TORCH_PYTHON=$TORCH_VENV/bin/python
 torch_venv() {
   need_packages python3-venv
-  local has='from importlib.metadata import version as v; v("numpy"); v("safetensors"); print(v("torch"))'
+  local has='from importlib.metadata import version as v
+for name in ("numpy", "safetensors", "scikit-build-core"): v(name)
+print(v("torch"))'
   [ "$("$TORCH_PYTHON" -c "$has" 2>/dev/null)" != "$TORCH_VERSION" ] || return 0
   rm -rf "$TORCH_VENV"
   python3 -m venv "$TORCH_VENV"
   "$TORCH_VENV/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
-    "torch==$TORCH_VERSION" numpy safetensors
+    "torch==$TORCH_VERSION" numpy safetensors scikit-build-core
+}
+
+# Makes the wheel of python/ on the release build, and installs it in build/python/venv, which uses the torch of
+# torch_venv.
+python_package() {
+  local folder=$PWD/build/python
+  rm -rf "$folder"
+  cmake --install build/release --prefix "$folder/rondo" >/dev/null
+  "$TORCH_PYTHON" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+    --wheel-dir "$folder" -C cmake.define.rondo_ROOT="$folder/rondo" ./python
+  python3 -m venv "$folder/venv"
+  "$TORCH_PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    >"$(echo "$folder"/venv/lib/python*/site-packages)/torch.pth"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$folder"/rondo-*.whl
 }

@@ -4,7 +4,8 @@
 # (Debian 12).
 #   scripts/test.sh            all of it
 #   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its
-#                              tests, examples and installed package, and the binding of torch to rondo's libnccl.so.2
+#                              tests, examples and installed package, the backend of torch.distributed in a wheel, and
+#                              the binding of torch to rondo's libnccl.so.2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
@@ -23,7 +24,14 @@ if [ "${1:-}" = --torch ]; then
   echo "== checkpoints, read by PyTorch and by rondo"
   "$TORCH_PYTHON" -B tests/fsdp/torch_checkpoint.py --build build/release
   echo "== libnccl.so.2 under torch"
-  exec scripts/torch_preload_check.sh build/release/src/rondo-nccl/libnccl.so.2
+  scripts/torch_preload_check.sh build/release/src/rondo-nccl/libnccl.so.2
+  echo "== wheel of the backend of torch.distributed"
+  python_package
+  for test in tests/python/*_test.py; do
+    echo "== $test"
+    build/python/venv/bin/python -B "$test"
+  done
+  exit
 fi
 echo "== dependency rule"
 python3 -B scripts/check_dependencies.py

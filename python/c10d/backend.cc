@@ -146,12 +146,7 @@ intrusive_ptr<c10d::Work> Backend::run(const Request& r, Buffers buffers, at::Ar
   comm();
   rondo_call call = call_of(r);
   if (!c10d::isP2POp(r.type)) sequence_.fetch_add(1, std::memory_order_relaxed);
-  if (!r.is_async) {
-    std::optional<at::RecordFunction> profile;
-    if (at::hasCallbacks()) [[unlikely]] {
-      profile.emplace(at::RecordScope::USER_SCOPE);
-      if (profile->isActive()) profile->before(name_ + ":" + r.name);
-    }
+  if (!r.is_async && !at::hasCallbacks()) [[likely]] {
     if (const rondo_status s = launch(call, nullptr); s != RONDO_OK) [[unlikely]] {
       const std::exception_ptr error = exception_of(s, rondo_last_error(nullptr));
       failed();
@@ -164,7 +159,9 @@ intrusive_ptr<c10d::Work> Backend::run(const Request& r, Buffers buffers, at::Ar
   check(launch(call, &made.work));
   std::vector<Work::Call> calls;
   calls.push_back(std::move(made));
-  return make_work(r, std::move(calls), results.vec());
+  auto work = make_work(r, std::move(calls), results.vec());
+  if (!r.is_async) work->wait();  // in a profile: the Work records it
+  return work;
 }
 
 // The calls are one batch. If one of them is refused, those before it still run on all ranks.
@@ -196,7 +193,7 @@ intrusive_ptr<c10d::Work> Backend::run_all(const Request& r, std::vector<Part> p
 intrusive_ptr<c10d::Work> Backend::make_work(const Request& r, std::vector<Work::Call> calls,
                                              std::vector<at::Tensor> results) {
   const bool profiled = at::hasCallbacks();
-  const std::string title = profiled ? name_ + ":" + r.name : "";
+  const std::string title = profiled ? title_ + ":" + r.name : "";
   auto weak = c10::weak_intrusive_ptr<Backend>(intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
   auto work = c10::make_intrusive<Work>(
       rank_, r.type, sequence_.load(std::memory_order_relaxed), profiled ? title.c_str() : nullptr, std::move(calls),
@@ -244,7 +241,7 @@ intrusive_ptr<c10d::Backend> Backend::split(const intrusive_ptr<c10d::Store>& st
   auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
   if (own == nullptr) own = c10::dynamic_intrusive_pointer_cast<Options>(options_->clone());
   auto child = create(store->clone(), static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), own);
-  child->set_name(name_);
+  child->set_title(title_);
   return child;
 }
 
@@ -260,7 +257,7 @@ intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& ranks_t
   rondo_comm_rank(smaller, &rank);
   rondo_comm_size(smaller, &size);
   auto made = c10::make_intrusive<Backend>(rank, size, std::move(own), smaller);
-  made->set_name(name_);
+  made->set_title(title_);
   return made;
 }
 

@@ -51,10 +51,10 @@ class Backend final : public c10d::Backend {
   Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm* comm);
   ~Backend() override;
 
-  const std::string getBackendName() const override { return name_; }
+  const std::string getBackendName() const override { return "rondo"; }
   intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
-  /// The title of calls in profiles; tests that expect another backend's name set it.
-  void set_name(std::string name) { name_ = std::move(name); }
+  /// Sets the name in the titles of profiles: for tests that expect another backend's.
+  void set_title(std::string title) { title_ = std::move(title); }
 
   intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&, const c10d::BroadcastOptions&) override;
   intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override;
@@ -160,7 +160,7 @@ class Backend final : public c10d::Backend {
   void set_reduction(const Reduction& r, rondo_call& call) const;
   intrusive_ptr<c10d::Work> message(const Request& r, const std::vector<at::Tensor>& tensors, int peer, int tag);
 
-  std::string name_ = "rondo";
+  std::string title_ = "rondo";
   const intrusive_ptr<Options> options_;
   rondo_comm* comm_;
   intrusive_ptr<c10d::Store> store_;  // of this group, for monitoredBarrier

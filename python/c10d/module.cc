@@ -40,7 +40,7 @@ PYBIND11_MODULE(_c10d, m) {
           -> c10::intrusive_ptr<c10d::Backend> { return Backend::create(store, rank, size, options); },
       NoGil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"));
   m.def("is_rondo", [](c10d::Backend& b) { return dynamic_cast<Backend*>(&b) != nullptr; });
-  m.def("set_name", [](c10d::Backend& b, std::string name) { rondo(b).set_name(std::move(name)); });
+  m.def("set_title", [](c10d::Backend& b, std::string title) { rondo(b).set_title(std::move(title)); });
   m.def("explain", [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
                       const c10d::ReduceOp& op) { return rondo(b).explain(collective, count, type, op); });
   m.def("forecast_us", [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,

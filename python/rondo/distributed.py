@@ -131,7 +131,7 @@ def trace(
 ) -> Iterator[None]:
     """Records every step of every call of the block. Writes path/rank-R-comm-C.rtrace on each rank.
 
-    `rondo trace path/*.rtrace` makes one file for Perfetto of them. records: how many of the newest steps are kept, 0 for
+    `rondo trace export path -o trace.json` makes one file of them for Perfetto. records: how many of the newest steps are kept, 0 for
     65536.
     """
     backend = _backend_of(group)

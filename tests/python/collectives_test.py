@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""Every call of torch.distributed on backend rondo: results, types, layouts, and what a Work promises."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import pathlib
+import tempfile
+import threading
+import unittest
+
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch.distributed.distributed_c10d import _coalescing_manager
+
+import rondo
+
+SIZES = (0, 1, 7, 1031, 100_003)
+REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
+COPIED = (*REDUCED, torch.int16, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn)
+
+
+def values(rank: int, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small integers that differ between ranks, so that sums are exact in every type."""
+    return ((torch.arange(n) * 7 + rank * 3) % 5).to(dtype)
+
+
+def in_both_ways(call) -> None:
+    """Runs call(async_op) synchronously and asynchronously."""
+    call(False)
+    call(True).wait()
+
+
+def all_reduce(rank: int, n: int) -> None:
+    for dtype, size in itertools.product(REDUCED, SIZES):
+        expected = sum(values(r, size, torch.int64) for r in range(n)).to(dtype)
+        t = values(rank, size, dtype)
+        dist.all_reduce(t)
+        torch.testing.assert_close(t, expected, rtol=0, atol=0)
+        t = values(rank, size, dtype)
+        dist.all_reduce(t, async_op=True).wait()
+        torch.testing.assert_close(t, expected, rtol=0, atol=0)
+
+
+def operators(rank: int, n: int) -> None:
+    op = dist.ReduceOp
+    parts = [values(r, 50, torch.int64) for r in range(n)]
+    stacked = torch.stack(parts)
+    bits = {op.BAND: lambda a, b: a & b, op.BOR: lambda a, b: a | b, op.BXOR: lambda a, b: a ^ b}
+    expected = {op.MIN: stacked.amin(0), op.MAX: stacked.amax(0), op.PRODUCT: stacked.prod(0)}
+    for o, f in bits.items():
+        whole = parts[0]
+        for p in parts[1:]:
+            whole = f(whole, p)
+        expected[o] = whole
+    for o, e in expected.items():
+        t = parts[rank].clone()
+        dist.all_reduce(t, o)
+        assert torch.equal(t, e), (o, t, e)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64):
+        t = parts[rank].to(dtype)
+        dist.all_reduce(t, op.AVG)
+        torch.testing.assert_close(t, (stacked.sum(0).to(torch.complex128) / n).to(dtype))
+        t = parts[rank].to(dtype)
+        dist.all_reduce(t, dist._make_nccl_premul_sum(0.5))
+        torch.testing.assert_close(t, (stacked.sum(0) * 0.5).to(dtype))
+    flags = torch.tensor([True, False, rank == 0, rank != 0])
+    for o, e in ((op.SUM, [True, False, True, n > 1]), (op.PRODUCT, [True, False, n == 1, False]),
+                 (op.MAX, [True, False, True, n > 1]), (op.MIN, [True, False, n == 1, False])):
+        t = flags.clone()
+        dist.all_reduce(t, o)
+        assert t.tolist() == e, (o, t, e)
+
+
+def fp8(rank: int, n: int) -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        t = torch.full((100,), float(rank + 1)).to(dtype)
+        dist.all_reduce(t)
+        assert (t.float() == torch.tensor(n * (n + 1) / 2).to(dtype).float()).all(), t
+
+
+def narrow_sums(rank: int, n: int) -> None:
+    """bfloat16 is added in float: 1 + many small numbers is not lost."""
+    t = torch.full((64,), 1.0 if rank == 0 else 2.0**-8, dtype=torch.bfloat16)
+    dist.all_reduce(t)
+    exact = torch.tensor(1.0 + (n - 1) * 2.0**-8).to(torch.bfloat16)
+    assert (t.float() - exact.float()).abs().max() <= 2.0**-7, (t[0], exact)
+
+
+def layouts(rank: int, n: int) -> None:
+    """Tensors of any strides; ranks may differ in theirs."""
+    whole = values(rank, 24).view(4, 6)
+    expected = sum(values(r, 24) for r in range(n)).view(4, 6)
+    forms = [whole.clone(), whole.t().contiguous().t(), torch.cat([whole, whole], 1)[:, :6],
+             whole.repeat_interleave(2, 1)[:, ::2]]
+    for shift in range(len(forms)):
+        t = forms[(rank + shift) % len(forms)].detach()
+        t.copy_(whole)
+        dist.all_reduce(t)
+        assert torch.equal(t, expected), (shift, t, expected)
+    image = torch.empty(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    image.fill_(rank + 1)
+    dist.all_reduce(image)
+    assert (image == n * (n + 1) / 2).all()
+    out = torch.zeros(n * 4, 12)[:, ::2]
+    dist.all_gather_into_tensor(out, whole.t().contiguous().t())
+    assert torch.equal(out, torch.cat([values(r, 24).view(4, 6) for r in range(n)]))
+
+
+def copies(rank: int, n: int) -> None:
+    for dtype, size in itertools.product(COPIED, SIZES):
+        def mine(r: int, size: int = size, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return values(r, size, torch.float32).to(dtype)
+
+        root = size % n
+        for async_op in (False, True):
+            t = mine(rank)
+            work = dist.broadcast(t, root, async_op=async_op)
+            if async_op:
+                work.wait()
+            assert equal(t, mine(root))
+        out = torch.empty(n * size, dtype=dtype)
+        in_both_ways(lambda a, out=out: dist.all_gather_into_tensor(out, mine(rank), async_op=a))
+        assert equal(out, torch.cat([mine(r) for r in range(n)]))
+        outs = [torch.empty(size, dtype=dtype) for _ in range(n)]
+        in_both_ways(lambda a, outs=outs: dist.all_gather(outs, mine(rank), async_op=a))
+        assert all(equal(outs[r], mine(r)) for r in range(n))
+        gathered = [torch.empty(size, dtype=dtype) for _ in range(n)] if rank == root else None
+        in_both_ways(lambda a, g=gathered, root=root: dist.gather(mine(rank), g, root, async_op=a))
+        assert gathered is None or all(equal(gathered[r], mine(r)) for r in range(n))
+        t = torch.empty(size, dtype=dtype)
+        scattered = [mine(r + 1) for r in range(n)] if rank == root else None
+        in_both_ways(lambda a, t=t, s=scattered, root=root: dist.scatter(t, s, root, async_op=a))
+        assert equal(t, mine(rank + 1))
+        outs = [torch.empty(size, dtype=dtype) for _ in range(n)]
+        in_both_ways(lambda a, o=outs: dist.all_to_all(o, [mine(rank * n + p) for p in range(n)], async_op=a))
+        assert all(equal(outs[p], mine(p * n + rank)) for p in range(n))
+
+
+def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.view(torch.uint8) if a.numel() else a, b.view(torch.uint8) if b.numel() else b)
+
+
+def reductions(rank: int, n: int) -> None:
+    for size in SIZES:
+        whole = sum(values(r, n * size) for r in range(n))
+        part = whole.chunk(n)[rank] if size else torch.empty(0)
+        out = torch.empty(size)
+        in_both_ways(lambda a, o=out, s=size: dist.reduce_scatter_tensor(o, values(rank, n * s), async_op=a))
+        assert torch.equal(out, part)
+        out = torch.empty(size)
+        inputs = [values(rank, n * size)[r * size : (r + 1) * size].clone() for r in range(n)]
+        in_both_ways(lambda a, o=out, i=inputs: dist.reduce_scatter(o, i, async_op=a))
+        assert torch.equal(out, part)
+        t = values(rank, size)
+        root = size % n
+        dist.reduce(t, root)
+        if rank == root:
+            assert torch.equal(t, sum(values(r, size) for r in range(n)))
+    # The output is a slice of the input or of the output, as FSDP2 passes it.
+    whole = values(rank, n * 11)
+    dist.reduce_scatter_tensor(whole[rank * 11 : (rank + 1) * 11], whole)
+    assert torch.equal(whole[rank * 11 : (rank + 1) * 11], sum(values(r, n * 11) for r in range(n))[rank * 11 : (rank + 1) * 11])
+    whole = torch.zeros(n * 11)
+    whole[rank * 11 : (rank + 1) * 11] = rank + 1
+    dist.all_gather_into_tensor(whole, whole[rank * 11 : (rank + 1) * 11])
+    assert torch.equal(whole, torch.arange(1.0, n + 1).repeat_interleave(11))
+
+
+def uneven(rank: int, n: int) -> None:
+    sizes = [(3 * r) % 5 for r in range(n)]
+    outs = [torch.empty(s) for s in sizes]
+    in_both_ways(lambda a: dist.all_gather(outs, values(rank, sizes[rank]), async_op=a))
+    assert all(torch.equal(outs[r], values(r, sizes[r])) for r in range(n))
+    out = torch.empty(sizes[rank])
+    in_both_ways(lambda a: dist.reduce_scatter(out, [values(rank, s) for s in sizes], async_op=a))
+    assert torch.equal(out, sum(values(r, sizes[rank]) for r in range(n)))
+    # Rank r sends r + p + 1 rows to rank p.
+    rows_in = [rank + p + 1 for p in range(n)]
+    t = torch.cat([torch.full((k, 3), float(rank * 10 + p)) for p, k in enumerate(rows_in)])
+    rows_out = [p + rank + 1 for p in range(n)]
+    out = torch.empty(sum(rows_out), 3)
+    in_both_ways(lambda a: dist.all_to_all_single(out, t, rows_out, rows_in, async_op=a))
+    assert torch.equal(out, torch.cat([torch.full((k, 3), float(p * 10 + rank)) for p, k in enumerate(rows_out)]))
+    out = torch.empty(n, 2)
+    dist.all_to_all_single(out, torch.full((n, 2), float(rank)))
+    assert torch.equal(out[:, 0], torch.arange(float(n)))
+    outs = [torch.empty(p + 1) for p in range(n)]
+    dist.all_to_all(outs, [torch.full((rank + 1,), float(p)) for p in range(n)])
+    assert all((o == rank).all() for o in outs)
+
+
+def coalesced(rank: int, n: int) -> None:
+    expected = n * (n + 1) / 2
+    for async_ops in (False, True):
+        tensors = [torch.full((k,), float(rank + 1)) for k in (1, 1000, 0, 5)]
+        with _coalescing_manager(async_ops=async_ops) as cm:
+            for t in tensors:
+                dist.all_reduce(t)
+        if async_ops:
+            cm.wait()
+        assert all((t == expected).all() for t in tensors)
+        outs = [torch.empty(n * k) for k in (3, 4)]
+        with _coalescing_manager(async_ops=async_ops) as cm:
+            for o in outs:
+                dist.all_gather_into_tensor(o, torch.full((o.numel() // n,), float(rank)))
+        if async_ops:
+            cm.wait()
+        assert all(torch.equal(o, torch.arange(float(n)).repeat_interleave(o.numel() // n)) for o in outs)
+    # A block that an exception leaves neither hangs nor hides later calls.
+    try:
+        with _coalescing_manager(device=torch.device("cpu")):
+            raise KeyError("left")
+    except KeyError:
+        dist.distributed_c10d._world.pg_coalesce_state.clear()  # torch keeps its own state after an exception
+    t = torch.ones(4)
+    dist.all_reduce(t)
+    assert (t == n).all()
+    t = torch.ones(4)
+    peers = [dist.P2POp(dist.isend, torch.full((9,), float(rank)), (rank + 1) % n)]
+    received = torch.empty(9)
+    peers.append(dist.P2POp(dist.irecv, received, (rank - 1) % n))
+    if n > 1:
+        for w in dist.batch_isend_irecv(peers):
+            w.wait()
+        assert (received == (rank - 1) % n).all()
+
+
+def sparse(rank: int, n: int) -> None:
+    t = torch.sparse_coo_tensor([[rank, n, n]], [1.0, 2.0, 3.0], (n + 1,), check_invariants=True)
+    dist.all_reduce(t)
+    assert t.to_dense().tolist() == [1.0] * n + [5.0 * n]
+    rows = torch.sparse_coo_tensor([[rank]], torch.full((1, 3), 2.0), (n, 3), check_invariants=True)
+    dist.all_reduce(rows)
+    assert (rows.to_dense() == 2).all()
+    empty = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0), (4,), check_invariants=True)
+    if rank == n - 1:
+        empty = torch.sparse_coo_tensor([[2]], [7.0], (4,), check_invariants=True)
+    dist.all_reduce(empty)
+    assert empty.to_dense().tolist() == [0, 0, 7, 0]
+
+
+def futures(rank: int, n: int) -> None:
+    """A future completes though nobody waits; its callbacks may start and wait for collectives."""
+    t = torch.ones(1000)
+    work = dist.all_reduce(t, async_op=True)
+    done = threading.Event()
+
+    def again(f):
+        second = f.value()[0]
+        dist.all_reduce(second, async_op=True).wait()
+        done.set()
+        return second * 2
+
+    last = work.get_future().then(again)
+    assert done.wait(60)
+    assert (last.wait() == 2 * n * n).all()
+    assert work.is_completed() and work.is_success() and (work.result()[0] == n * n).all()
+    # Tensors live until the peers are done, even if the Work is dropped.
+    for _ in range(50):
+        dist.all_reduce(torch.ones(20_000), async_op=True)
+    dist.barrier()
+    works = [dist.all_reduce(torch.full((3,), float(i)), async_op=True) for i in range(20)]
+    for i, w in enumerate(reversed(works)):
+        w.wait()
+        assert w.result()[0][0] == (19 - i) * n
+
+
+def wait_timeout(rank: int, n: int) -> None:
+    """The timeout of wait() does not end the work."""
+    t = torch.ones(3)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0 and n > 1:
+        work = dist.all_reduce(t, async_op=True)
+        try:
+            work.wait(datetime.timedelta(milliseconds=50))
+            raise AssertionError("the peers had not called")
+        except dist.DistBackendError as e:
+            assert "not done after 50 ms" in str(e), e
+        store.set(f"late{n}", "1")
+        work.wait()
+    else:
+        store.wait([f"late{n}"]) if n > 1 else None
+        dist.all_reduce(t)
+    assert (t == n).all()
+
+
+def groups(rank: int, n: int) -> None:
+    pairs = [dist.new_group([a, b]) for a, b in itertools.combinations(range(n), 2)]
+    for (a, b), g in zip(itertools.combinations(range(n), 2), pairs):
+        if rank in (a, b):
+            t = torch.full((3,), float(rank))
+            dist.all_reduce(t, group=g)
+            assert (t == a + b).all()
+            t = torch.full((3,), float(rank))
+            dist.broadcast(t, b, group=g)
+            assert (t == b).all()
+    halves = dist.new_group([r for r in range(n) if r % 2 == rank % 2], use_local_synchronization=True)
+    t = torch.ones(2)
+    dist.all_reduce(t, group=halves)
+    assert (t == len([r for r in range(n) if r % 2 == rank % 2])).all()
+    for g in pairs:
+        if g is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(g)
+
+
+def objects(rank: int, n: int) -> None:
+    every: list = [None] * n
+    dist.all_gather_object(every, {"rank": rank, "text": "x" * rank * 1000})
+    assert [e["rank"] for e in every] == list(range(n))
+    box = [("from", 1 % n)] if rank == 1 % n else [None]
+    dist.broadcast_object_list(box, 1 % n)
+    assert box == [("from", 1 % n)]
+    got: list = [None]
+    dist.scatter_object_list(got, [f"to {r}" for r in range(n)] if rank == 0 else None, 0)
+    assert got == [f"to {rank}"]
+
+
+def views(rank: int, n: int, folder: str) -> None:
+    """What a process group shows."""
+    assert rondo.transport() == "shm"
+    assert "forecast" in rondo.explain("all_reduce", 1 << 16)
+    assert 0 < rondo.forecast_us("all_gather", 1 << 10, torch.bfloat16) < 1e6
+    with rondo.trace(folder):
+        dist.all_reduce(torch.ones(1000))
+    dist.barrier()
+    assert len(list(pathlib.Path(folder).glob(f"rank-{rank}-*.rtrace"))) == 1
+    rondo.flight_record(folder)
+    dist.barrier()
+    if rank == 0:
+        rondo.command("trace", "export", folder, "-o", os.path.join(folder, "all.json"))
+        assert os.path.getsize(os.path.join(folder, "all.json")) > 1000
+        assert "rank" in rondo.diagnose(folder)
+
+
+def profile(rank: int, n: int) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
+        dist.all_reduce(torch.ones(10))
+        dist.all_gather_into_tensor(torch.empty(n), torch.ones(1), async_op=True).wait()
+    names = {e.key for e in p.key_averages()}
+    assert {"rondo:all_reduce", "rondo:_all_gather_base"} <= names, names
+
+
+CASES = (all_reduce, operators, fp8, narrow_sums, layouts, copies, reductions, uneven, coalesced, sparse, futures,
+         wait_timeout, groups, objects, profile)
+
+
+def all_cases(rank: int, n: int, folder: str) -> None:
+    for case in CASES:
+        try:
+            case(rank, n)
+        except Exception as e:
+            raise AssertionError(f"case {case.__name__} with {n} ranks") from e
+        dist.barrier()
+    views(rank, n, folder)
+
+
+class Collectives(unittest.TestCase):
+    def test_ranks(self) -> None:
+        for n in (1, 2, 3, 4):
+            with self.subTest(ranks=n), tempfile.TemporaryDirectory() as folder:
+                run_ranks(n, all_cases, n, folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
