@@ -512,20 +512,24 @@ intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& ten
   return c10::make_intrusive<Work>(rank_, r.type, tensors);
 }
 
+// Messages match by their tags. peer is RONDO_ANY_RANK for a receive from any rank.
 intrusive_ptr<c10d::Work> Backend::message(const Request& r, const std::vector<at::Tensor>& tensors, int peer,
                                            int tag) {
   const at::Tensor& t = only(r, tensors);
   const Elements e = copied(t.scalar_type());
   const bool sends = r.type == OpType::SEND;
+  auto source = r.type == OpType::RECVANYSOURCE ? std::make_shared<int>(-1) : nullptr;
   Buffers b;
   b.out = sends ? to_read(t) : to_write(t, &b);
   void* const data = b.out_data();
-  return run(r, std::move(b), sends ? at::ArrayRef<at::Tensor>() : tensors,
-             [&, data](rondo_call& call, rondo_work** work) {
-               call.tag = static_cast<uint64_t>(tag);
-               return sends ? rondo_send(comm_, data, e.of(t), e.dtype, peer, &call, work)
-                            : rondo_recv(comm_, data, e.of(t), e.dtype, peer, &call, work);
-             });
+  const auto launch = [&, data, to = source.get()](rondo_call& call, rondo_work** work) {
+    call.tag = static_cast<uint64_t>(tag);
+    call.match_tags = 1;
+    call.source = to;
+    return sends ? rondo_send(comm_, data, e.of(t), e.dtype, peer, &call, work)
+                 : rondo_recv(comm_, data, e.of(t), e.dtype, peer, &call, work);
+  };
+  return run(r, std::move(b), sends ? at::ArrayRef<at::Tensor>() : tensors, launch, std::move(source));
 }
 
 intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int peer, int tag) {
@@ -537,7 +541,7 @@ intrusive_ptr<c10d::Work> Backend::recv(std::vector<at::Tensor>& tensors, int pe
 }
 
 intrusive_ptr<c10d::Work> Backend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  return message({OpType::RECVANYSOURCE, "recvAnySource"}, tensors, -1, tag);
+  return message({OpType::RECVANYSOURCE, "recvAnySource"}, tensors, RONDO_ANY_RANK, tag);
 }
 
 intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& o) {

@@ -229,6 +229,52 @@ def coalesced(rank: int, n: int) -> None:
         assert (received == (rank - 1) % n).all()
 
 
+def messages(rank: int, n: int) -> None:
+    """Tags match in any order, and a receive from any rank tells the source."""
+    if n == 1:
+        return
+    if rank == 0:
+        works = [dist.isend(torch.full((size,), float(tag)), 1, tag=tag) for tag, size in ((1, 5), (2, 300_000), (3, 0))]
+        for w in works:
+            w.wait()
+    elif rank == 1:
+        for tag, size in ((3, 0), (2, 300_000), (1, 5)):
+            t = torch.zeros(size)
+            assert dist.recv(t, 0, tag=tag) == 0
+            assert (t == tag).all()
+    got = []
+    if rank == 0:
+        for _ in range(n - 1):
+            t = torch.zeros(3, dtype=torch.int64)
+            source = dist.recv(t, tag=7)
+            assert (t == source).all()
+            got.append(source)
+        assert sorted(got) == list(range(1, n))
+        work = dist.irecv(torch.zeros(2), tag=8)
+        dist.send(torch.ones(1), 1)
+        work.wait()
+        assert work.source_rank() == 1
+    else:
+        dist.send(torch.full((3,), rank), 0, tag=7)
+        if rank == 1:
+            dist.recv(torch.zeros(1), 0)
+            dist.send(torch.ones(2), 0, tag=8)
+    # Everybody sends to everybody before anybody receives.
+    sent = [dist.isend(torch.full((50_000,), float(rank)), p, tag=rank) for p in range(n) if p != rank]
+    for p in reversed([p for p in range(n) if p != rank]):
+        t = torch.zeros(50_000)
+        dist.recv(t, p, tag=p)
+        assert (t == p).all()
+    for w in sent:
+        w.wait()
+    strided = torch.zeros(10, 2)[:, 0]
+    if rank == 0:
+        dist.send(torch.arange(20.0)[::2], 1)
+    elif rank == 1:
+        dist.recv(strided, 0)
+        assert torch.equal(strided, torch.arange(0.0, 20.0, 2))
+
+
 def sparse(rank: int, n: int) -> None:
     t = torch.sparse_coo_tensor([[rank, n, n]], [1.0, 2.0, 3.0], (n + 1,), check_invariants=True)
     dist.all_reduce(t)
@@ -344,7 +390,7 @@ def profile(rank: int, n: int) -> None:
     assert {"rondo:all_reduce", "rondo:_all_gather_base"} <= names, names
 
 
-CASES = (all_reduce, operators, fp8, narrow_sums, layouts, copies, reductions, uneven, coalesced, sparse, futures,
+CASES = (all_reduce, operators, fp8, narrow_sums, layouts, copies, reductions, uneven, coalesced, messages, sparse, futures,
          wait_timeout, groups, objects, profile)
 
 
