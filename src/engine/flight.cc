@@ -68,6 +68,8 @@ FlightRecord OperationQueue::flight_record(bool lanes) {
   if (lanes && alone_ != nullptr) f.current.push_back(look_at(*alone_));
   if (lanes)
     for (const Operation* op : active_) f.current.push_back(look_at(*op));
+  if (lanes)
+    for (const Operation* op : matcher_.receives()) f.current.push_back(look_at(*op));
   for (Rank r = 0; r < nranks_; ++r) {
     StatusPage* page = r != rank_ ? transport_.page(r) : nullptr;
     if (page == nullptr) continue;
