@@ -256,7 +256,7 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
     return fmt::format("it has done its part, but {} has not taken all of its messages",
                        open->by_address() ? "a rank of this host" : "the network");
   const Program& p = *op.program;
-  if (!op.started && is_matched(p.operation) && p.operation.collective == Collective::kRecv)
+  if (!op.started && is_posted(p.operation))
     return fmt::format("it waits for {} with tag {} from {}",
                        matcher_.is_arriving(op) ? "the rest of the message" : "a message", op.tag,
                        peer_text(p.operation.root));
@@ -279,6 +279,8 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
 std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
   std::vector<PeerWait> waits;
   const Program& p = *op.program;
+  if (!op.started && is_posted(p.operation) && p.operation.root != kAnyPeer)
+    waits.push_back({op.sequence, p.operation.root, false, true});
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;
     const FlightLane l = executor_.look_at(op, lane);

@@ -48,8 +48,6 @@ void fill(const Call& c, const Plan& plan, Operation& op) {
   std::memcpy(op.premul, c.premul, sizeof(op.premul));
 }
 
-bool is_posted(const Call& c) { return c.shape.matched && c.shape.collective == Collective::kRecv; }
-
 }  // namespace
 
 void HostBackend::lock() {
@@ -89,7 +87,7 @@ Status HostBackend::submit(std::span<Call> calls) {
       fill(c, **planned.value(), blocking_);
       if (!blocking_.program->once.empty() && queue_.may_run_once())
         return queue_.executor_.is_traced() ? run_once<true>() : run_once<false>();
-      if (!is_posted(c)) return run_alone();
+      if (!is_posted(blocking_.program->operation)) return run_alone();
     }
   }
   return submit_all(calls);  // after the asynchronous operations in progress, or as one of them
@@ -162,7 +160,7 @@ Expected<std::shared_ptr<Operation>> HostBackend::admit(const Call& c) {
   fill(c, **planned.value(), *op);
   under_way_.push_back(op);
   op->source = c.source;
-  if (is_posted(c)) queue_.post(*op, planner_);
+  if (is_posted(op->program->operation)) queue_.post(*op, planner_);
   else queue_.admit(*op);
   op->submitted.store(true, std::memory_order_release);
   return op;

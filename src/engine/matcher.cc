@@ -52,7 +52,7 @@ void Matcher::count_posted(const Operation& op, int change) {
 bool Matcher::step() {
   bool moved = num_taken_ != 0 && deliver_unexpected();
   for (Rank r = 0; r < queue_.nranks() && !posted_.empty(); ++r)
-    while (is_awaited(r) && take_envelope(r)) moved = true;
+    if (is_awaited(r)) moved |= take_envelope(r);
   if (queue_.needs_progress_ && queue_.active_.empty()) moved |= queue_.transport_.progress();
   constexpr uint64_t kCheckNs = 1'000'000;
   if (++passes_ % 64 != 0) return moved;  // if other operations always move, only this checks the receives
@@ -100,9 +100,10 @@ void Matcher::take_message(Rank from, const Envelope& envelope) {
 
 // Receives an unexpected message.
 void Matcher::keep(Rank from, const Envelope& envelope) {
-  const uint64_t bytes = envelope.count_elems * dtype_bytes(envelope.dtype);
+  const bool is_valid = static_cast<int>(envelope.dtype) < kNumDtypes && envelope.count_elems <= UINT64_MAX / 16;
+  const uint64_t bytes = is_valid ? envelope.count_elems * dtype_bytes(envelope.dtype) : UINT64_MAX;
   Message& m = unexpected_.emplace_back(Message{from, envelope, nullptr, nullptr});
-  m.data.reset(new (std::nothrow) std::byte[bytes]);
+  if (bytes <= PTRDIFF_MAX) m.data.reset(new (std::nothrow) std::byte[bytes]);
   if (m.data == nullptr)
     return queue_.fail(make_error(
         StatusCode::kExhausted,

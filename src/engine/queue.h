@@ -7,9 +7,9 @@
 // Operations start in order. They have a number in this order. Sends and receives have numbers of their own, because
 // they are not part of the order that all ranks share. An operation may start while earlier ones run, if none of them
 // writes memory that another one reads or writes. A collective with a direct program or a fallback does not run beside
-// other collectives. On a connection that operations share, a later one waits for the steps of the earlier ones. If an
-// operation fails, the communicator refuses all further work with that error, because its ranks no longer agree on the
-// messages of their connections.
+// other collectives. On a connection that operations share, a later one waits for the steps of the earlier ones. A
+// receive that matches by its tag starts when its message arrives (matcher.h). If an operation fails, the communicator
+// refuses all further work with that error, because its ranks no longer agree on the messages of their connections.
 //
 // Thread safety: from any thread: drive(), leave(), rest(), contend(), stop_contending(), contended(), needs_helper(),
 // set_helper(), outstanding(), flight_record(false), want_flight(), has_failed(), failure(), cause(), and accessors of

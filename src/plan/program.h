@@ -143,6 +143,7 @@ struct Envelope {
   uint64_t tag, count_elems;
   Dtype dtype;
 };
+static_assert(sizeof(Envelope) <= kLinePayloadBytes);
 
 /// Returns a hash of the shape that all ranks must agree on, 1 .. kFingerprints (fifo.h). `more`: a hash of further
 /// values.

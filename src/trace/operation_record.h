@@ -48,6 +48,8 @@ inline constexpr uint8_t kMatchedByTag = 1;
 constexpr bool is_matched(const OperationShape& s) {
   return is_point_to_point(s.collective) && s.algorithm == kMatchedByTag;
 }
+/// Returns true for a receive that is posted before it starts (engine/matcher.h).
+constexpr bool is_posted(const OperationShape& s) { return is_matched(s) && s.collective == Collective::kRecv; }
 /// OperationShape::root of a receive from any rank.
 inline constexpr uint16_t kAnyPeer = UINT16_MAX;
 
