@@ -181,8 +181,8 @@ class Detective {
         if (gave_up(peer)) continue;
         if (!peer.has_record && peer.posted > peer.finished) continue;  // the peer is in a collective
         add(Cause::kMissingCall,
-            fmt::format("rank {}{} has not called the other end of rank {}'s {} (call {} of that pair)", c.peer,
-                        process_text(peer), w, c.call, c.sequence),
+            fmt::format("rank {}{} has not called the other end of rank {}'s {}{}", c.peer, process_text(peer), w,
+                        c.call, c.sequence != 0 ? fmt::format(" (call {} of that pair)", c.sequence) : ""),
             {c.peer});
       }
   }
@@ -373,8 +373,8 @@ std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& co
 std::string describe_rank(const RankView& r) {
   std::string text;
   for (const CurrentView& c : r.current) {
-    text += fmt::format("{}{}#{} {} ({})", text.empty() ? "" : "; ", c.point_to_point ? "call " : "", c.sequence,
-                        c.call, c.how);
+    text += fmt::format("{}{}{}{} ({})", text.empty() ? "" : "; ", c.point_to_point ? "call " : "",
+                        c.sequence != 0 ? fmt::format("#{} ", c.sequence) : "", c.call, c.how);
     if (!c.begun) text += " has not begun";
     if (c.waited_s > 0) text += fmt::format(", {:.1f} s", c.waited_s);
     for (const LaneView& l : c.lanes) {

@@ -32,7 +32,10 @@ std::string call_text(const Json& o) {
   if (o.contains("type_row")) text += fmt::format(" (type row {})", o.at("type_row").get<int>());
   if (o.contains("root")) text += fmt::format(", root {}", o.at("root").get<int>());
   if (o.contains("peer"))
-    text += fmt::format(" {} rank {}", text.starts_with("send") ? "to" : "from", o.at("peer").get<int>());
+    text += o.at("peer").get<int>() < 0
+                ? " from any rank"
+                : fmt::format(" {} rank {}", text.starts_with("send") ? "to" : "from", o.at("peer").get<int>());
+  if (o.value("algorithm", "") == "matched message") text += fmt::format(" with tag {}", o.at("tag").get<uint64_t>());
   return text;
 }
 

@@ -48,6 +48,7 @@ struct Config {
 };
 
 inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
+inline constexpr Rank kAnyRank = RONDO_ANY_RANK;   // Communicator::recv with CallOptions::match_tags
 
 /// Optional parts of a call. The defaults give a plain call.
 ///
@@ -63,7 +64,7 @@ struct CallOptions {
   bool premul_on_device = false;    // premul is in device memory, of the input's type, and is read when the call runs
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
-  uint64_t tag = 0;
+  uint64_t tag = 0;                 // shown in traces and errors; see match_tags
   // Device memory only: limits of the number of thread blocks in the call's launch, at most 1024. 0: the communicator's
   // limits. The lowest upper limit is used. If the algorithm needs more blocks, the launch has as few as possible. The
   // calls of a group share a launch, with the most lanes and the most channels of any of them. Equal on all ranks.
@@ -77,6 +78,11 @@ struct CallOptions {
   // call's device. It is not recorded if there is no data to move. During capture, one event of a group becomes part of
   // the graph. The call may end before the event is recorded.
   void* launch_event = nullptr;
+  // send and recv of host memory. true: they match by tag, false: by order (see Communicator::send). Equal on both
+  // ranks.
+  bool match_tags = false;
+  // recv with match_tags: gets the sender's rank before the call is done. nullptr: nothing.
+  Rank* source = nullptr;
   bool check_only = false;  // validates the call, but neither runs it nor adds it to a group
 };
 
@@ -168,6 +174,13 @@ class RONDO_API Communicator {
   /// order. send may return before the peer has received the message, because the connection has a buffer. Programs
   /// must not depend on this: put calls that wait for each other into a group. peer may be this rank. With zero
   /// elements there is no message.
+  ///
+  /// If both calls have match_tags, the message matches by its tag: the oldest recv for which the tag and the sender
+  /// are right gets it. recv may pass kAnyRank as peer. Messages of different tags may be received in any order.
+  /// Messages of equal tag between two ranks are received in the order of their calls. Calls with and without
+  /// match_tags do not match each other, and neither delays the other. With zero elements there is a message. While a
+  /// recv waits, other messages that it could have got are received into memory of rondo's own. Calls that use the
+  /// buffer of a recv with match_tags do not wait for it: wait for it before you make them.
   Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
   Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,

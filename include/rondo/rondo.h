@@ -114,6 +114,8 @@ typedef struct rondo_config {
 
 /* rondo_comm_split: this rank takes part but gets no communicator. */
 #define RONDO_NO_COLOUR (-1)
+/* rondo_recv with match_tags: receives from any rank. */
+#define RONDO_ANY_RANK (-1)
 
 typedef struct rondo_call {
   size_t size_bytes;       /* sizeof(rondo_call) */
@@ -126,7 +128,7 @@ typedef struct rondo_call {
                             * may run before the host sees the error: docs/cuda.md says what is then in `out` */
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale: one element, see premul_memory */
-  uint64_t tag;            /* shown in traces and errors */
+  uint64_t tag;            /* shown in traces and errors; see match_tags */
   rondo_memory premul_memory; /* host: accumulator's type; device: input's type, read when the call runs */
   /* RONDO_MEMORY_CUDA: least and most thread blocks of the call's launch, up to 1024 and within the communicator's
    * limits; 0: those limits. Equal on all ranks */
@@ -134,11 +136,13 @@ typedef struct rondo_call {
   int max_blocks;
   void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the driver reports that the call's kernel has
                        * begun, at the latest when it ends; NULL: none */
+  int match_tags; /* send and recv of host memory: 1: match by tag, 0: by order (see rondo_send). Equal on both ranks */
+  int* source;    /* recv with match_tags: gets the sender's rank before the call is done; NULL: nothing */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
   {                                                                                                               \
     sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
-        RONDO_MEMORY_HOST, 0, 0, NULL                                                                             \
+        RONDO_MEMORY_HOST, 0, 0, NULL, 0, NULL                                                                    \
   }
 
 /* Returns the version of the library: "0.1.0". */
@@ -246,7 +250,14 @@ RONDO_API rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, r
 /* Sends or receives one message between two ranks. One rank calls send and the other calls recv, with the same count
  * and type. Calls between two ranks match in their order. A send may or may not return before its message is received.
  * Therefore put calls that wait for each other into a group. peer may be this rank. With zero elements there is no
- * message. */
+ * message.
+ *
+ * If both calls have match_tags, the message matches by its tag: the oldest recv for which the tag and the sender are
+ * right gets it. recv may pass RONDO_ANY_RANK as peer. Messages of different tags may be received in any order.
+ * Messages of equal tag between two ranks are received in the order of their calls. Calls with and without match_tags
+ * do not match each other, and neither delays the other. With zero elements there is a message. While a recv waits,
+ * other messages that it could have got are received into memory of rondo's own. Calls that use the buffer of a recv
+ * with match_tags do not wait for it: wait for it before you make them. */
 RONDO_API rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype,
                                   int peer, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,

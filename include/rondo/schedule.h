@@ -102,8 +102,10 @@ inline constexpr uint16_t kUnicast = 0;
 inline constexpr uint16_t kGroupAll = 1;  // every other rank of the communicator
 inline constexpr uint16_t kGroupHost = 2;  // every other rank of the writer's host
 
-/// The tag of send and recv, which may run at the same time as collectives. Algorithms may use all other tags.
+/// The tags of send and recv, which may run at the same time as collectives. Algorithms may use all other tags.
 inline constexpr uint16_t kTagPointToPoint = 0xFFF0;
+inline constexpr uint16_t kTagMatched = 0xFFF1;  // of messages that match by the tags of their calls
+constexpr bool is_message_tag(uint16_t tag) { return tag == kTagPointToPoint || tag == kTagMatched; }
 
 /// Receive sets are in the order of addition, send sets in any order.
 using PortSet = std::vector<Port>;

@@ -82,14 +82,17 @@ RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout
   return std::move(*recorded);
 }
 
-// The messages of a pair have their own tag, because they are not ordered with the surrounding collectives.
-RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {
+// The messages of a pair have their own tags, because they are not ordered with the surrounding collectives.
+RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer, bool matched) {
   RONDO_CHECK(is_point_to_point(send_or_recv));
   Recorder recorder(rank, nranks);
   recorder.chunks(1, 1);
   recorder.lane(0);
-  if (send_or_recv == Collective::kSend) recorder.send(in(0), {{peer, kTagPointToPoint}});
-  else recorder.recv({{peer, kTagPointToPoint}}, out(0));
+  const PortSet port{{peer, matched ? kTagMatched : kTagPointToPoint}};
+  const bool sends = send_or_recv == Collective::kSend;
+  if (sends && matched) recorder.send_credit(port);
+  if (sends) recorder.send(in(0), port);
+  else if (peer >= 0) recorder.recv(port, out(0));
   RONDO_CHECK(recorder.error().empty());
   return recorder.take();
 }

@@ -26,8 +26,10 @@ Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, co
 RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
 /// The source line of each of its instructions, for messages.
 TextLines record_lines(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
-/// The schedule of one end of a message between two ranks (kSend, kRecv), which has no row. peer != rank.
-RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
+/// The schedule of one end of a message between two ranks (kSend, kRecv), which has no row. `matched`: the message
+/// matches by its tag. Its sender first sends a credit, the envelope, which the receiver reads before it makes the
+/// schedule. A receive from any rank (peer -1) is empty.
+RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer, bool matched = false);
 /// All ranks' schedules.
 Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 /// The same for an unproven definition: each rank's part ends before its first error.

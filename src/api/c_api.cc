@@ -89,6 +89,8 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   options->min_blocks = c.min_blocks;
   options->max_blocks = c.max_blocks;
   options->launch_event = c.launch_event;
+  options->match_tags = c.match_tags != 0;
+  options->source = c.source;
   return {};
 }
 

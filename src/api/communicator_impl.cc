@@ -94,14 +94,20 @@ Status CommunicatorImpl::check_bitwise(const CallShape& r) const {
   return {};
 }
 
+Status CommunicatorImpl::check_any_rank(const CallShape& r) const {
+  if (r.root == kAnyRank && r.matched && r.collective == Collective::kRecv) return {};
+  std::string why = fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1);
+  if (r.collective == Collective::kRecv && r.root == kAnyRank) why += "; a recv from any rank needs match_tags";
+  return bad(is_point_to_point(r.collective) ? "peer" : "root", why);
+}
+
 inline Status CommunicatorImpl::check_type(const CallShape& r) const {
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
     return bad("dtype", fmt::format("is {}, which is not an element type", static_cast<int>(r.dtype)));
   if (is_bitwise(r.op)) [[unlikely]]
     RONDO_TRY(check_bitwise(r));
   if (r.root < 0 || r.root >= nranks_) [[unlikely]]
-    return bad(is_point_to_point(r.collective) ? "peer" : "root",
-               fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1));
+    return check_any_rank(r);
   return {};
 }
 
@@ -135,6 +141,14 @@ Status CommunicatorImpl::check_options(const CallOptions& o, const CallShape& sh
   if (o.max_blocks != 0 && o.min_blocks > o.max_blocks)
     return bad("max_blocks", fmt::format("is {}, below min_blocks, {}", o.max_blocks, o.min_blocks));
   if (!(o.deadline_s >= 0)) return bad("deadline_s", fmt::format("is {}: not a time", o.deadline_s));
+  if (o.match_tags && !is_point_to_point(shape.collective)) return bad("match_tags", "is set, but this is no message");
+  if (o.source != nullptr && !(o.match_tags && shape.collective == Collective::kRecv))
+    return bad("source", "is set, but only a recv with match_tags stores it");
+  if (o.match_tags && backend_->ordinal() >= 0)
+    return unsupported(
+        "rank {}: match_tags works in host memory, but this is a communicator of device memory: leave it unset, and "
+        "make the calls of two ranks in the same order on both",
+        rank_);
   return {};
 }
 
@@ -155,6 +169,7 @@ Status CommunicatorImpl::read_options(const CallOptions& o, Call& c) const {
   c.launch_event = o.launch_event;
   if (o.deadline_s > 0) c.deadline_ns = nanoseconds(o.deadline_s);
   c.tag = o.tag;
+  c.source = o.source;
   return {};
 }
 
@@ -198,6 +213,7 @@ Status CommunicatorImpl::check(Call& c) {
 
 Status CommunicatorImpl::prepare(Call& c, const CallOptions* options, Work* work) {
   if (options != nullptr) [[unlikely]] {
+    c.shape.matched = options->match_tags;
     RONDO_TRY(is_of_this_process() ? check_type(c.shape) : check_process());
     RONDO_TRY(read_options(*options, c));
   }

@@ -103,6 +103,7 @@ class CommunicatorImpl {
   ControlGather control_for(std::string_view call);
   Status ready();
   Status check_bitwise(const CallShape& shape) const;
+  Status check_any_rank(const CallShape& shape) const;
   Status check_type(const CallShape& shape) const;
   Status check_count(const CallShape& shape) const;
   /// Also sets the buffers' sizes in the call.

@@ -14,6 +14,8 @@ namespace {
 // of another operation whose call no page shows yet. Waits noted on status pages longer ago than this are not reported.
 constexpr uint64_t kLongWaitNs = 500'000'000;
 
+std::string peer_text(uint16_t peer) { return peer == kAnyPeer ? "any rank" : fmt::format("rank {}", peer); }
+
 std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
   if (s.collective == Collective::kBarrier) return text;
@@ -28,7 +30,7 @@ std::string describe_shape(const OperationShape& s) {
   const bool from = s.collective == Collective::kRecv || s.collective == Collective::kBroadcast ||
                     s.collective == Collective::kScatter;
   if (is_point_to_point(s.collective) || collective_is_rooted(s.collective))
-    text += fmt::format(" {} rank {}", from ? "from" : "to", s.root);
+    text += fmt::format(" {} {}", from ? "from" : "to", peer_text(s.root));
   return text;
 }
 
@@ -53,9 +55,10 @@ std::string difference(const OperationShape& a, const OperationShape& b) {
 
 std::string OperationQueue::describe(const Operation& op) const {
   const OperationShape& s = op.program->operation;
-  return fmt::format("rank {}: {} #{} ({}, {} {}{})", rank_, is_point_to_point(op.program) ? "call" : "operation",
-                     op.sequence, describe_shape(s), algorithm_name(s), protocol_name(op.program->protocol),
-                     op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
+  return fmt::format("rank {}: {}{} ({}, {} {}{})", rank_, is_point_to_point(op.program) ? "call" : "operation",
+                     op.sequence != 0 ? fmt::format(" #{}", op.sequence) : "", describe_shape(s), algorithm_name(s),
+                     protocol_name(op.program->protocol),
+                     op.tag != 0 || is_matched(s) ? fmt::format(", tag {}", op.tag) : "");
 }
 
 bool OperationQueue::check_abort() {
@@ -73,6 +76,25 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   Operation* op = oldest();
   if (op == nullptr || check_abort()) return;
   ports_.open_sends().reclaim_refused();
+  if (matcher_.has_receives()) [[unlikely]]
+    check_receives(waited_ns);
+  if (!has_failed() && (alone_ != nullptr || !active_.empty())) diagnose(*op, waited_ns);
+}
+
+// Diagnoses the receives that the matcher waits for: those at their deadlines, and one other.
+void OperationQueue::check_receives(uint64_t waited_ns) {
+  const uint64_t now = monotonic_ns();
+  const std::vector<Operation*> all = matcher_.receives();
+  const size_t turn = next_receive_++ % std::max<size_t>(all.size(), 1);
+  for (size_t i = 0; i < all.size() && !has_failed(); ++i) {
+    Operation& op = *all[i];
+    if (op.waiting_since_ns == 0) op.waiting_since_ns = now;
+    if (i == turn || now - op.waiting_since_ns >= op.deadline_ns) diagnose(op, waited_ns);
+  }
+}
+
+void OperationQueue::diagnose(Operation& operation, uint64_t waited_ns) {
+  Operation* const op = &operation;
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
@@ -116,16 +138,22 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
+  const bool from_any = pair && peer == kAnyPeer;
   auto finished = [&](Rank r) {
-    if (pair) return r != peer;  // only the peer matters
+    if (pair) return r != peer && !from_any;  // only the peer matters
     StatusPage* page = transport_.page(r);
     return page != nullptr && page->last_finished() >= op.sequence;
   };
   // Ranks leave when they notice a death. Therefore a death is reported before a departure, and departures are read
   // first: the death that caused one is visible afterwards.
   std::optional<PeerLoss> left;
-  for (Rank r = 0; r < nranks_ && !left; ++r)
-    if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
+  int num_left = 0;
+  for (Rank r = 0; r < nranks_ && !left; ++r) {
+    if (r == rank_ || !transport_.departed(r) || finished(r)) continue;
+    // If the message may be from any rank, ranks that left without a failure matter when nobody else can send it.
+    if (from_any && ++num_left < nranks_ - 1 && transport_.parting_failure(r).ok()) continue;
+    left = PeerLoss{r, "it has destroyed its communicator"};
+  }
   std::optional<PeerLoss> died = transport_.find_lost();
   if (died && (!finished(died->rank) || waited_ns >= kLongWaitNs)) return died;
   if (!left) return left;
@@ -139,6 +167,7 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
 // `looks_back`: also compares all earlier operations on the pages, because ranks may differ in a call in which neither
 // had to wait.
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back) {
+  if (is_matched(op.program->operation)) return {};  // the matcher has compared them
   if (is_point_to_point(op.program)) {
     if (Status s = find_pair_mismatch(op); !s.ok()) return s;
   } else {
@@ -227,6 +256,10 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
     return fmt::format("it has done its part, but {} has not taken all of its messages",
                        open->by_address() ? "a rank of this host" : "the network");
   const Program& p = *op.program;
+  if (!op.started && is_posted(p.operation))
+    return fmt::format("it waits for {} with tag {} from {}",
+                       matcher_.is_arriving(op) ? "the rest of the message" : "a message", op.tag,
+                       peer_text(p.operation.root));
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;
     const FlightLane l = executor_.look_at(op, lane);
@@ -246,6 +279,8 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
 std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
   std::vector<PeerWait> waits;
   const Program& p = *op.program;
+  if (!op.started && is_posted(p.operation) && p.operation.root != kAnyPeer)
+    waits.push_back({op.sequence, p.operation.root, false, true});
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;
     const FlightLane l = executor_.look_at(op, lane);
@@ -300,14 +335,35 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
   return text;
 }
 
+// As who_is_late, for a message that matches by its tag.
+std::string OperationQueue::who_is_late_to_match(const Operation& op) {
+  const OperationShape& mine = op.shape();
+  if (mine.collective == Collective::kSend) return fmt::format("; rank {} has not received it", mine.root);
+  if (op.started || matcher_.is_arriving(op)) return "; the message has begun to arrive";
+  std::string text = mine.root == kAnyPeer ? "; no rank has sent such a message"
+                                           : fmt::format("; rank {} has sent no such message", mine.root);
+  if (const std::string other = matcher_.describe_unexpected(); !other.empty())
+    text += fmt::format("; no recv was called for {}", other);
+  PairPage* page = mine.root != kAnyPeer ? transport_.pair_page(mine.root) : nullptr;
+  const uint64_t next = received_from_.empty() || mine.root == kAnyPeer ? 1 : received_from_[mine.root] + 1;
+  if (page != nullptr && page->find(Collective::kSend, rank_, next))
+    text += fmt::format("; rank {} calls send without match_tags: only a recv without match_tags gets its message",
+                        mine.root);
+  return text;
+}
+
 std::string OperationQueue::who_is_late(const Operation& op) {
   const OperationShape& mine = op.shape();
+  if (is_matched(mine)) return who_is_late_to_match(op);
   if (is_point_to_point(op.program)) {
     PairPage* page = transport_.pair_page(mine.root);
     const bool sends = mine.collective == Collective::kSend;
-    if (page == nullptr) return fmt::format("; no response from rank {}", mine.root);
-    if (page->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
+    if (page != nullptr && page->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
       return "; both ranks have called it";
+    if (!sends && matcher_.has_envelope(mine.root))
+      return fmt::format("; rank {} calls send with match_tags: only a recv with match_tags gets its message",
+                         mine.root);
+    if (page == nullptr) return fmt::format("; no response from rank {}", mine.root);
     return fmt::format("; rank {} has not called {} rank {} (call {} of this pair)", mine.root,
                        sends ? "recv from" : "send to", rank_, op.sequence);
   }

@@ -7,7 +7,7 @@ namespace rondo {
 
 // Sends or receives credits. In a direct program they contain the addresses of the sender's buffers. If the buffers of
 // any rank cannot be reached, every rank reads this in the same credits before the direct step. All ranks then run the
-// fallback.
+// fallback. The credit of a matched message is its envelope.
 bool Executor::credit(Operation& op, const ProgramStep& s) {
   struct Credit {
     RemoteAddress in, out;
@@ -20,6 +20,10 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
       direct ? Credit{op.peer_in[static_cast<size_t>(rank_)], op.peer_out[static_cast<size_t>(rank_)]} : Credit();
   for (WritePort* w : s.send) {
     if (direct) std::memcpy(w->fifo.line(0), &mine, sizeof mine);
+    if (const OperationShape& shape = op.program->operation; is_matched(shape)) {
+      const Envelope envelope{op.tag, shape.count_elems, shape.dtype};
+      std::memcpy(w->fifo.line(0), &envelope, sizeof envelope);
+    }
     w->post(1, op.fingerprint(s));
   }
   bool reachable = !direct || s.recv.empty() || mine.is_reachable();

@@ -52,7 +52,7 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   const ProgramStep& s = p.lanes[lane][at.pc];
   if (s.is(kFlagDirect)) [[unlikely]] return direct(op, s) && advance(op, lane);
   if (s.is(kFlagCredit)) [[unlikely]] {
-    if (!credit(op, s)) return false;
+    if (at.loop == 0 && !credit(op, s)) return false;
     return op.program != &p || advance(op, lane);  // after a fallback the lanes have started over
   }
   if (s.verb == Verb::kWait) [[unlikely]] {

@@ -39,8 +39,9 @@ struct Operation : WorkState {
   uint64_t deadline_ns = 0;             // longest time from the first noticed wait to the end
   uint64_t waiting_since_ns = 0;        // time of its first noticed wait; 0: never
   uint64_t tag = 0;
+  Rank* source = nullptr;  // recv of a matched message: gets the sender's rank
 
-  uint64_t sequence = 0;    // 1-based, per communicator; send, recv: per peer and direction
+  uint64_t sequence = 0;    // 1-based, per communicator; send, recv: per peer and direction; 0: not matched so far
   uint32_t call_index = 0;  // of `sequence`
   LaneState lanes[kMaxLanes];
   uint32_t lanes_left = 0;

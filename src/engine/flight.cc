@@ -68,6 +68,8 @@ FlightRecord OperationQueue::flight_record(bool lanes) {
   if (lanes && alone_ != nullptr) f.current.push_back(look_at(*alone_));
   if (lanes)
     for (const Operation* op : active_) f.current.push_back(look_at(*op));
+  if (lanes)
+    for (const Operation* op : matcher_.receives()) f.current.push_back(look_at(*op));
   for (Rank r = 0; r < nranks_; ++r) {
     StatusPage* page = r != rank_ ? transport_.page(r) : nullptr;
     if (page == nullptr) continue;
@@ -100,6 +102,14 @@ FlightCurrent OperationQueue::look_at(const Operation& op) {
   if (op.waiting_since_ns != 0) c.waited_ns = static_cast<int64_t>(monotonic_ns() - op.waiting_since_ns);
   for (size_t lane = 0; lane < p.lanes.size() && op.started; ++lane)
     if (!p.lanes[lane].empty()) c.lanes.push_back(executor_.look_at(op, static_cast<uint32_t>(lane)));
+  if (const uint16_t from = p.operation.root; !op.started && is_posted(p.operation)) {
+    c.started = true;
+    FlightLane& l = c.lanes.emplace_back();
+    l.verb = Verb::kRecv;
+    l.num_steps = l.num_loops = 1;
+    l.state = FlightLane::State::kData;
+    if (from != kAnyPeer) l.peers = {from};
+  }
   return c;
 }
 

@@ -85,11 +85,12 @@ Status HostBackend::submit(std::span<Call> calls) {
         return not_started(c.shape, planned.status());
       blocking_.reset();
       fill(c, **planned.value(), blocking_);
-      if (blocking_.program->once.empty() || !queue_.may_run_once()) return run_alone();
-      return queue_.executor_.is_traced() ? run_once<true>() : run_once<false>();
+      if (!blocking_.program->once.empty() && queue_.may_run_once())
+        return queue_.executor_.is_traced() ? run_once<true>() : run_once<false>();
+      if (!is_posted(blocking_.program->operation)) return run_alone();
     }
   }
-  return submit_all(calls);  // after the asynchronous operations in progress
+  return submit_all(calls);  // after the asynchronous operations in progress, or as one of them
 }
 
 // Runs a program in `once` form: one pass over the lanes without bookkeeping.
@@ -158,7 +159,9 @@ Expected<std::shared_ptr<Operation>> HostBackend::admit(const Call& c) {
   op->plan = *planned.value();
   fill(c, **planned.value(), *op);
   under_way_.push_back(op);
-  queue_.admit(*op);
+  op->source = c.source;
+  if (is_posted(op->program->operation)) queue_.post(*op, planner_);
+  else queue_.admit(*op);
   op->submitted.store(true, std::memory_order_release);
   return op;
 }
@@ -245,7 +248,12 @@ Status HostBackend::drain() {
   lock();
   const std::vector<std::shared_ptr<Operation>> mine = under_way_;  // kept alive: others may forget them meanwhile
   unlock();
-  return run(mine);
+  Status first = run(mine);
+  lock();
+  const auto unexpected = queue_.arriving_unexpected();  // otherwise the transport would store into freed memory
+  unlock();
+  Status last = run(unexpected);
+  return first.ok() ? last : first;
 }
 
 void HostBackend::stop() {

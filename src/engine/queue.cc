@@ -89,8 +89,8 @@ bool OperationQueue::receives_next(const Operation& op, uint32_t lane) {
 uint64_t OperationQueue::next_in_pair(const Operation& op) {
   const OperationShape& s = op.program->operation;
   std::vector<uint64_t>& calls = s.collective == Collective::kSend ? sent_to_ : received_from_;
-  calls.resize(static_cast<size_t>(nranks_));
-  return ++calls[s.root];
+  calls.resize(2 * static_cast<size_t>(nranks_));
+  return ++calls[s.root + (is_matched(s) ? static_cast<size_t>(nranks_) : 0)];
 }
 
 void OperationQueue::admit(Operation& op) {
@@ -98,6 +98,20 @@ void OperationQueue::admit(Operation& op) {
   if (has_failed()) return op.end(failure_);
   active_.push_back(&op);
   outstanding_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void OperationQueue::post(Operation& op, Planner& planner) {
+  if (has_failed()) return op.end(failure_);
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  matcher_.post(op, planner);
+}
+
+// Starts a receive whose message arrives now. If it waited for operations that have not started, the sender could wait
+// for this rank, and they for the sender.
+void OperationQueue::start_at_once(Operation& op) {
+  begin(op);
+  reserve_turns(op);
+  active_.insert(std::ranges::find_if(active_, [](const Operation* o) { return !o->started; }), &op);
 }
 
 // Returns true if an operation may start. Operations start in order, because all ranks must send the messages of a
@@ -156,7 +170,7 @@ bool OperationQueue::retire_if_done(size_t index) {
 }
 
 bool OperationQueue::step() {
-  bool moved = false;
+  bool moved = matcher_.has_receives() && matcher_.step();
   for (size_t i = 0; i < active_.size();) {
     Operation& op = *active_[i];
     const bool starts = !op.started;
@@ -167,7 +181,7 @@ bool OperationQueue::step() {
     if (retire_if_done(i)) moved = true;
     else ++i;
   }
-  if (moved && active_.empty()) rest();  // the driver may go on with other queues
+  if (moved && idle()) rest();  // the driver may go on with other queues
   return moved;
 }
 
@@ -216,6 +230,10 @@ void OperationQueue::fail(const Status& status, const Status& cause) {
   while (!active_.empty()) {
     Operation* op = active_.front();
     active_.pop_front();
+    outstanding_.fetch_sub(1, std::memory_order_relaxed);
+    complete(*op, failure_);
+  }
+  for (Operation* op : matcher_.give_up()) {
     outstanding_.fetch_sub(1, std::memory_order_relaxed);
     complete(*op, failure_);
   }

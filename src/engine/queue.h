@@ -7,9 +7,9 @@
 // Operations start in order. They have a number in this order. Sends and receives have numbers of their own, because
 // they are not part of the order that all ranks share. An operation may start while earlier ones run, if none of them
 // writes memory that another one reads or writes. A collective with a direct program or a fallback does not run beside
-// other collectives. On a connection that operations share, a later one waits for the steps of the earlier ones. If an
-// operation fails, the communicator refuses all further work with that error, because its ranks no longer agree on the
-// messages of their connections.
+// other collectives. On a connection that operations share, a later one waits for the steps of the earlier ones. A
+// receive that matches by its tag starts when its message arrives (matcher.h). If an operation fails, the communicator
+// refuses all further work with that error, because its ranks no longer agree on the messages of their connections.
 //
 // Thread safety: from any thread: drive(), leave(), rest(), contend(), stop_contending(), contended(), needs_helper(),
 // set_helper(), outstanding(), flight_record(false), want_flight(), has_failed(), failure(), cause(), and accessors of
@@ -21,6 +21,7 @@
 #include <span>
 
 #include "engine/executor.h"
+#include "engine/matcher.h"
 #include "protocol/spin.h"
 #include "trace/flight_record.h"
 
@@ -74,10 +75,15 @@ class OperationQueue {
   // For the driver:
   /// Gives the operation its number and adds it to the queue. The operation must live until it is done.
   void admit(Operation& op);
+  /// Posts a receive that matches by its tag. It starts when its message has arrived, whatever the order of the other
+  /// operations. It must live until it is done.
+  void post(Operation& op, Planner& planner);
   /// Runs one pass over all operations that may run. Returns true if a lane advanced, an operation ended or the
   /// transport moved something.
   bool step();
-  bool idle() const { return active_.empty(); }
+  bool idle() const { return outstanding_.load(std::memory_order_relaxed) == 0; }
+  /// Returns the operations that receive messages for which no receive was called.
+  std::vector<std::shared_ptr<Operation>> arriving_unexpected() const { return matcher_.arriving(); }
   /// These run one operation of a blocking call on an idle queue, without admission. Call begin_alone, then step_alone
   /// until op.done.
   void begin_alone(Operation& op);
@@ -127,11 +133,13 @@ class OperationQueue {
 
  private:
   friend class HostBackend;  // for HostBackend::run_once()
+  friend class Matcher;
   friend struct LaneByLane;  // tests/engine/cooperative_test.cc steps single lanes
   void kick_helper();
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);
+  void start_at_once(Operation& op);
   bool retire_if_done(size_t index);
   bool is_complete(Operation& op);
   void reserve_turns(Operation& op);
@@ -148,6 +156,8 @@ class OperationQueue {
   void announce(Operation& op) {
     if (op.announced) return;
     op.announced = true;
+    if (is_matched(op.program->operation)) [[unlikely]]
+      return;
     if (is_point_to_point(op.program)) [[unlikely]]
       pair_page_.post(op.sequence, op.shape(), op.tag);
     else page_.post(op.sequence, op.shape(), op.tag);
@@ -165,7 +175,13 @@ class OperationQueue {
   void sign_page();
   FlightCurrent look_at(const Operation& op);
   void complete(Operation& op, Status status);
-  Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
+  Operation* oldest() {
+    if (alone_ != nullptr) return alone_;
+    if (!active_.empty()) return active_.front();
+    return matcher_.has_receives() ? matcher_.receives().front() : nullptr;
+  }
+  void diagnose(Operation& op, uint64_t waited_ns);
+  void check_receives(uint64_t waited_ns);
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back);
   Status find_page_mismatch(const Operation& op, bool looks_back);
@@ -173,6 +189,7 @@ class OperationQueue {
   Status disagreement(uint64_t sequence, std::string text);
   Status find_pair_mismatch(const Operation& op);
   std::string who_is_late(const Operation& op);
+  std::string who_is_late_to_match(const Operation& op);
   std::string timed_out(const Operation& op, uint64_t waited_ns);
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
@@ -191,9 +208,12 @@ class OperationQueue {
   PairPage& pair_page_;
   std::vector<const Doorbell*> bells_;  // by rank
   uint64_t next_sequence_ = 1;
-  std::vector<uint64_t> sent_to_, received_from_;  // number of calls, by peer; made with the first call
+  // Number of calls, by peer; made with the first call. sent_to_ also has the matched ones, from `nranks_` on.
+  std::vector<uint64_t> sent_to_, received_from_;
   std::deque<Operation*> active_;  // in order; done ones are removed
   Operation* alone_ = nullptr;     // a blocking call's operation, which is never in active_
+  Matcher matcher_{*this};
+  size_t next_receive_ = 0;  // of matcher_, to be diagnosed
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
   std::atomic<ProgressThread*> helper_{nullptr};

@@ -39,6 +39,7 @@ struct CallShape {
   Dtype dtype = Dtype::kFloat32;  // of the input
   Op op = Op::kSum;
   uint8_t row = 0;  // row_index()
+  bool matched = false;  // send, recv: matches by its tag. A recv's root may then be -1: from any rank
   // For a call on devices: limits of the thread blocks of its launch, within the communicator's limits; 0: those
   // limits.
   uint16_t min_blocks = 0, max_blocks = 0;
@@ -48,9 +49,9 @@ struct CallShape {
 
   TypeRow types() const { return row_at(row, dtype); }
   friend bool operator==(const CallShape& a, const CallShape& b) {
-    return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.row == b.row && a.root == b.root &&
-           a.count_elems == b.count_elems && a.algorithm == b.algorithm && a.promises == b.promises &&
-           a.min_blocks == b.min_blocks && a.max_blocks == b.max_blocks &&
+    return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.row == b.row &&
+           a.matched == b.matched && a.root == b.root && a.count_elems == b.count_elems && a.algorithm == b.algorithm &&
+           a.promises == b.promises && a.min_blocks == b.min_blocks && a.max_blocks == b.max_blocks &&
            (a.counts == b.counts || (a.counts != nullptr && b.counts != nullptr && *a.counts == *b.counts));
   }
 };
@@ -91,6 +92,7 @@ struct Call {
   uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds; 0: it has none
   uint64_t deadline_ns = 0;
   uint64_t tag = 0;
+  Rank* source = nullptr;               // recv of a matched message: gets the sender's rank; nullptr: nothing
   void* launch_event = nullptr;         // of device memory: recorded when the call's kernel has begun
   const void* premul_at = nullptr;      // in device memory, read when the call runs; nullptr: `premul`
   alignas(8) std::byte premul[8] = {};  // a copy, because the caller's scale may be gone when a group runs

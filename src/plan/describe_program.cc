@@ -29,7 +29,7 @@ TracedInstruction describe_step(const ProgramStep& s) {
 }  // namespace
 
 std::string algorithm_name(const OperationShape& s) {
-  if (is_point_to_point(s.collective)) return "message";
+  if (is_point_to_point(s.collective)) return is_matched(s) ? "matched message" : "message";
   const auto all = all_algorithms();
   return s.algorithm < all.size() ? std::string(all[s.algorithm].name) : fmt::format("algorithm {}", s.algorithm);
 }

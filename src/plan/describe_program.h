@@ -12,7 +12,7 @@ namespace rondo {
 
 /// Returns the constant data of a program's instructions. O(instructions and ports).
 TracedPlan describe_program(const Program& program);
-/// Returns the registered name of the shape's algorithm; "message" for a send or recv.
+/// Returns the registered name of the shape's algorithm; "message" or "matched message" for a send or recv.
 std::string algorithm_name(const OperationShape& shape);
 
 }  // namespace rondo

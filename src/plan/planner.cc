@@ -303,17 +303,18 @@ Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, cons
 Status Planner::plan_message(const CallShape& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
-  shape.operation = operation_shape(request, 0);
+  shape.operation = operation_shape(request, request.matched ? kMatchedByTag : 0);
   shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
   constexpr uint64_t kPiece = 48 * 1024;  // between hosts
-  shape.message_bytes = bytes <= kMaxInlineBytes                 ? kMaxInlineBytes
-                        : settings_.message_bytes != 0           ? message_sizes(request.collective, 0).front()
-                        : bytes <= 256 * 1024                    ? kLong
-                        : !hosts_.same_host(rank_, request.root) ? kPiece
-                                                                 : kShort;
-  RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
-                                         ports_, kernels_));
+  shape.message_bytes = bytes <= kMaxInlineBytes       ? kMaxInlineBytes
+                        : settings_.message_bytes != 0 ? message_sizes(request.collective, 0).front()
+                        : bytes <= 256 * 1024          ? kLong
+                        : request.root < 0 || hosts_.same_host(rank_, request.root) ? kShort
+                                                                                    : kPiece;
+  RONDO_TRY_ASSIGN(plan.program,
+                   compile(record_point_to_point(request.collective, rank_, nranks_, request.root, request.matched),
+                           shape, ports_, kernels_));
   plan.reason = fmt::format("point to point, {}, messages of {} B", protocol_name(shape.protocol), shape.message_bytes);
   return {};
 }

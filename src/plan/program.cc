@@ -72,7 +72,9 @@ class Compiler {
     p_.pairwise = shape_.counts != nullptr && shape_.counts->pairwise;
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
     p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
-    if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // only credits: no elements to count
+    const Collective collective = shape_.operation.collective;
+    if (collective == Collective::kBarrier || (collective == Collective::kSend && is_matched(shape_.operation)))
+      p_.num_loops = std::max<uint64_t>(p_.num_loops, 1);  // credits have no elements to count
     if (s_.scratch_chunks != 0) {
       const PartExtents* v = parts_of(Buffer::kScratch);
       p_.scratch_bytes = (v != nullptr ? v->end() : p_.scratch_like_in ? totals_.in : totals_.out) * p_.wire_bytes;
@@ -95,7 +97,7 @@ class Compiler {
     step.src_buffer = i.src_buffer();
     step.dst_buffer = i.dst_buffer();
     step.src_position = i.src_position;
-    step.fingerprint = p_.fingerprint;
+    step.fingerprint = i.is(kFlagCredit) && is_matched(p_.operation) ? kEnvelopeFingerprint : p_.fingerprint;
     step.src_chunk = step.dst_chunk = -1;
     if (i.verb == Verb::kWait) {
       step.wait_lane = i.src_first;
@@ -158,7 +160,7 @@ class Compiler {
   }
 
   void add_once() {
-    bool may = !p_.direct && p_.num_loops == 1 && p_.scratch_bytes == 0;
+    bool may = !p_.direct && p_.num_loops == 1 && p_.scratch_bytes == 0 && !is_matched(p_.operation);
     std::map<const WritePort*, uint32_t> sent_first;  // steps of the lanes before the last
     for (uint32_t i = 0; i < p_.lanes.size(); ++i) {
       const bool is_last = i + 1 == p_.lanes.size();

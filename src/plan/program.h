@@ -121,7 +121,7 @@ struct Program {
   mutable TraceMark traced;  // belongs to the driver
   /// Returns a window without elements if the step has no message in this loop.
   Window window(const ProgramStep& s, uint64_t loop) const {
-    if (s.is(kFlagCredit)) return {0, 0, 1, 0};
+    if (s.is(kFlagCredit)) return {0, 0, loop == 0 ? 1u : 0u, 0};
     const uint64_t skip = loop * loop_elems;
     if (skip >= s.src.num_elems) return {};
     const uint64_t n = std::min(loop_elems, s.src.num_elems - skip);
@@ -135,6 +135,15 @@ struct Program {
     return static_cast<uint32_t>((elems * wire_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);
   }
 };
+
+/// The fingerprint of an envelope's shape. Its reader does not know the shape of the message yet.
+inline constexpr uint32_t kEnvelopeFingerprint = 1;
+/// The payload of the credit that is sent before a matched message.
+struct Envelope {
+  uint64_t tag, count_elems;
+  Dtype dtype;
+};
+static_assert(sizeof(Envelope) <= kLinePayloadBytes);
 
 /// Returns a hash of the shape that all ranks must agree on, 1 .. kFingerprints (fifo.h). `more`: a hash of further
 /// values.

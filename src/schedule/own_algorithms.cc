@@ -44,7 +44,7 @@ Status check_text(const Algorithm& a, const HostLayout& hosts, const std::vector
                                                   "alone, its data go from buffer to buffer", r));
       for (const PortSet& set : recorded.value().port_sets)
         for (const Port& port : set)
-          if (port.tag == kTagPointToPoint)
+          if (is_message_tag(port.tag))
             return refused(a, nranks,
                            fmt::format("rank {} uses tag {:#x}, which is reserved for send and recv", r, port.tag));
     }

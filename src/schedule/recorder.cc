@@ -98,7 +98,7 @@ uint16_t Recorder::intern(const PortSet* set, bool sends) {
   if (set->empty()) return wrong(fmt::format("{} no rank: its set of ports is empty", does)), 0;
   if (s_.port_sets.size() >= kMost) return wrong("has too many sets of ports"), 0;
   for (const Port& p : *set) {
-    if (p.peer == s_.rank && p.tag != kTagPointToPoint)
+    if (p.peer == s_.rank && !is_message_tag(p.tag))
       return wrong(fmt::format("{} rank {}, which is itself: name another rank, or move the chunk within the rank with "
                                "copy()",
                                does, p.peer)),

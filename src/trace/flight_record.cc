@@ -33,7 +33,7 @@ std::string members(const FlightRecord& r, const FlightOperation& o) {
                                  o.posted.sequence, collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
   if (collective_reduces(s.collective)) text += fmt::format(", \"op\": \"{}\"", op_name(s.op));
   if (collective_is_rooted(s.collective)) text += fmt::format(", \"root\": {}", s.root);
-  if (is_point_to_point(s.collective)) text += fmt::format(", \"peer\": {}", s.root);
+  if (is_point_to_point(s.collective)) text += fmt::format(", \"peer\": {}", s.root == kAnyPeer ? -1 : s.root);
   if (s.row != 0) text += fmt::format(", \"type_row\": {}", s.row);
   if (s.variable) text += ", \"variable\": true";
   text += fmt::format(", \"algorithm\": {}, \"tag\": {}, \"finished\": {}", json_quoted(o.algorithm), o.posted.tag,

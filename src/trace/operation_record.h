@@ -25,9 +25,9 @@ struct OperationShape {
   Collective collective = Collective::kAllReduce;
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
-  uint8_t algorithm = 0;     // the plan's choice, an index into all_algorithms()
+  uint8_t algorithm = 0;     // the plan's choice, an index into all_algorithms(); send, recv: kMatchedByTag or 0
   uint64_t count_elems = 0;  // variable counts: their sum if all ranks know it, else 0
-  uint16_t root = 0;         // of a rooted collective; send, recv: the peer
+  uint16_t root = 0;         // of a rooted collective; send, recv: the peer, or kAnyPeer
   uint8_t row = 0;           // row_index() of the call's four types
   bool variable = false;     // a count for each rank
   friend constexpr bool operator==(const OperationShape&, const OperationShape&) = default;
@@ -42,6 +42,16 @@ struct OperationShape {
             static_cast<uint8_t>(w >> 48), (w >> 56 & 1) != 0};
   }
 };
+
+/// OperationShape::algorithm of a message that matches by its tag. 0: by its order.
+inline constexpr uint8_t kMatchedByTag = 1;
+constexpr bool is_matched(const OperationShape& s) {
+  return is_point_to_point(s.collective) && s.algorithm == kMatchedByTag;
+}
+/// Returns true for a receive that is posted before it starts (engine/matcher.h).
+constexpr bool is_posted(const OperationShape& s) { return is_matched(s) && s.collective == Collective::kRecv; }
+/// OperationShape::root of a receive from any rank.
+inline constexpr uint16_t kAnyPeer = UINT16_MAX;
 
 inline uint64_t ticks() {
 #if defined(__x86_64__)

@@ -64,7 +64,7 @@ SegmentLayout::SegmentLayout(int n, uint32_t longest_bytes) : nranks(n), longest
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
   data_lines = n <= 16 ? kMost : kLeast;
-  max_connections = static_cast<uint32_t>(8 * n + 64);
+  max_connections = static_cast<uint32_t>(10 * n + 64);
   marks_offset = round_up(sizeof(SegmentHeader), 64);
   directory_offset = round_up(marks_offset + static_cast<uint64_t>(n), 64);
   total_bytes = directory_offset + sizeof(DirectoryEntry) * max_connections;

@@ -53,7 +53,8 @@ std::string port_members(const TraceFile& file, size_t index, const TracedInstru
 uint64_t operation_key(const TraceFile& file, const StepRecord& r) {
   const OperationShape& s = file.plans[r.plan].shape;
   if (!is_point_to_point(s.collective)) return r.sequence;
-  return r.sequence | (uint64_t{1} + s.root) << 42 | uint64_t{s.collective == Collective::kSend} << 40;
+  return r.sequence | (uint64_t{1} + s.root) << 42 | uint64_t{is_matched(s)} << 41 |
+         uint64_t{s.collective == Collective::kSend} << 40;
 }
 
 std::string shape_text(const OperationShape& s) {
