@@ -2,7 +2,6 @@
 
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
-#include <pybind11/pybind11.h>
 
 #include <algorithm>
 
@@ -124,8 +123,7 @@ Backend::Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm*
 
 // The end of the communicator waits for its work, whose callbacks may need Python's lock.
 Backend::~Backend() {
-  std::optional<pybind11::gil_scoped_release> unlocked;
-  if (PyGILState_Check()) unlocked.emplace();
+  const WithoutGil waits;
   rondo_comm_destroy(comm_);
 }
 

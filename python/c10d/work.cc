@@ -67,11 +67,15 @@ struct Work::State {
 
 namespace {
 
+thread_local bool is_in_callback = false;
+
 // rondo calls it on a thread of its own when one of the calls is done. The last of them ends the work.
 template <class State>
 void call_is_done(void* state, rondo_status, const char*) {
   const std::unique_ptr<std::shared_ptr<State>> mine(static_cast<std::shared_ptr<State>*>(state));
+  is_in_callback = true;
   (*mine)->poll();
+  is_in_callback = false;
 }
 
 template <class State>
@@ -147,6 +151,14 @@ bool Work::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   const auto state = state_;
+  if (is_in_callback) {
+    const WithoutGil waits;
+    try {
+      wait(kNoTimeout);
+    } catch (const c10::Error&) {
+      // the future has it
+    }
+  }
   std::unique_lock lock(state->mutex);
   if (state->future != nullptr) return state->future;
   state->future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,17 @@ struct Buffers {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     for (const auto& [from, to] : copies) to.copy_(from);
   }
+};
+
+/// Releases Python's lock, if this thread has it, while it waits for a call: a callback of another thread may need it.
+class WithoutGil {
+ public:
+  WithoutGil() {
+    if (PyGILState_Check()) released_.emplace();
+  }
+
+ private:
+  std::optional<pybind11::gil_scoped_release> released_;
 };
 
 class Work final : public c10d::Work {
@@ -56,6 +69,7 @@ class Work final : public c10d::Work {
   /// Waits until the work is done. If that takes longer than `timeout`, throws DistBackendError, and the work goes on.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
+  /// In a callback of another future this waits for the work, because callbacks run one after the other.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
