@@ -82,7 +82,8 @@ class AllOf final : public c10d::Work {
   }
   void synchronize() override { wait(kNoTimeout); }
   intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    c10::List<intrusive_ptr<c10::ivalue::Future>> parts(c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+    c10::List<intrusive_ptr<c10::ivalue::Future>> parts(
+        c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
     for (const auto& w : works_) parts.push_back(w->getFuture());
     const auto joined = c10::collectAll(parts);
     return joined->then(
@@ -163,8 +164,7 @@ intrusive_ptr<c10d::Work> Backend::run(const Request& r, Buffers buffers, at::Ar
 }
 
 // The calls are one batch. If one of them is refused, those before it still run on all ranks.
-intrusive_ptr<c10d::Work> Backend::run_all(const Request& r, std::vector<Part> parts,
-                                           std::vector<at::Tensor> results) {
+intrusive_ptr<c10d::Work> Backend::run_all(const Request& r, std::vector<Part> parts, std::vector<at::Tensor> results) {
   comm();
   std::vector<Work::Call> calls;
   rondo_status first = RONDO_OK;
@@ -193,11 +193,11 @@ intrusive_ptr<c10d::Work> Backend::make_work(const Request& r, std::vector<Work:
   const bool profiled = at::hasCallbacks();
   const std::string title = profiled ? title_ + ":" + r.name : "";
   auto weak = c10::weak_intrusive_ptr<Backend>(intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
-  auto work = c10::make_intrusive<Work>(
-      rank_, r.type, sequence_.load(std::memory_order_relaxed), profiled ? title.c_str() : nullptr, std::move(calls),
-      std::move(results), [weak = std::move(weak)] {
-        if (const auto self = weak.lock()) self->failed();
-      });
+  auto work = c10::make_intrusive<Work>(rank_, r.type, sequence_.load(std::memory_order_relaxed),
+                                        profiled ? title.c_str() : nullptr, std::move(calls), std::move(results),
+                                        [weak = std::move(weak)] {
+                                          if (const auto self = weak.lock()) self->failed();
+                                        });
   if (open_block.owner == this) open_block.works.push_back(work);
   return work;
 }
@@ -221,13 +221,10 @@ void Backend::unregisterAbortHook(int64_t id) {
   abort_hooks_.erase(id);
 }
 
-void Backend::startCoalescing() {
-  open_block = {this, {}};
-}
+void Backend::startCoalescing() { open_block = {this, {}}; }
 
 intrusive_ptr<c10d::Work> Backend::endCoalescing() {
-  TORCH_CHECK(open_block.owner == this, "rank ", rank_,
-              ": endCoalescing without startCoalescing in this thread");
+  TORCH_CHECK(open_block.owner == this, "rank ", rank_, ": endCoalescing without startCoalescing in this thread");
   auto works = std::exchange(open_block, {}).works;
   return c10::make_intrusive<AllOf>(rank_, std::move(works));
 }

@@ -73,8 +73,7 @@ class Backend final : public c10d::Backend {
   intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>&, ListOfLists&, const c10d::ScatterOptions&) override;
   intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>&, ListOfLists&,
                                            const c10d::ReduceScatterOptions&) override;
-  intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor&, at::Tensor&,
-                                                 const c10d::ReduceScatterOptions&) override;
+  intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor&, at::Tensor&, const c10d::ReduceScatterOptions&) override;
   intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(std::vector<at::Tensor>&, std::vector<at::Tensor>&,
                                                             const c10d::ReduceScatterOptions&) override;
   intrusive_ptr<c10d::Work> alltoall_base(at::Tensor&, at::Tensor&, std::vector<int64_t>&, std::vector<int64_t>&,

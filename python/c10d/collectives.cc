@@ -1,4 +1,4 @@
-// The collectives and messages of Backend: each checks its tensors, lays out their memory, and makes one call of rondo.
+// The collectives of Backend: each checks its tensors, lays out their memory, and makes one call of rondo.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
@@ -13,57 +13,6 @@ namespace rondo_c10d {
 namespace {
 
 using c10d::OpType;
-
-// Returns the tensor's elements, contiguous.
-at::Tensor to_read(const at::Tensor& t) { return t.resolve_conj().resolve_neg().contiguous(); }
-
-// Returns memory for a result, to be copied to `t` at the end if t is not contiguous.
-at::Tensor to_write(const at::Tensor& t, Buffers* b) {
-  if (t.is_contiguous() && !t.is_conj() && !t.is_neg()) return t;
-  const at::Tensor staging = at::empty(t.sizes(), t.options().memory_format(at::MemoryFormat::Contiguous));
-  b->copies.emplace_back(staging, t);
-  return staging;
-}
-
-// Returns the tensor's elements, contiguous, in memory that also takes the result.
-at::Tensor to_update(const at::Tensor& t, Buffers* b) {
-  const at::Tensor memory = to_read(t);
-  if (!memory.is_same(t)) b->copies.emplace_back(memory, t);
-  return memory;
-}
-
-int64_t total(const std::vector<at::Tensor>& parts) {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0}, [](int64_t n, const auto& t) { return n + t.numel(); });
-}
-
-// Returns the parts as one tensor if they follow one another in memory.
-std::optional<at::Tensor> as_one(const std::vector<at::Tensor>& parts) {
-  const char* next = static_cast<const char*>(parts[0].const_data_ptr());
-  for (const at::Tensor& t : parts) {
-    if (!t.is_contiguous() || t.is_conj() || t.is_neg() || !t.is_alias_of(parts[0]) || t.const_data_ptr() != next)
-      return std::nullopt;
-    next += t.nbytes();
-  }
-  return parts[0].as_strided({total(parts)}, {1});
-}
-
-at::Tensor parts_to_read(const std::vector<at::Tensor>& parts) {
-  if (auto one = as_one(parts)) return *one;
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& t : parts) flat.push_back(to_read(t).view({-1}));
-  return at::cat(flat);
-}
-
-at::Tensor parts_to_write(const std::vector<at::Tensor>& parts, Buffers* b) {
-  if (auto one = as_one(parts)) return *one;
-  const at::Tensor staging = at::empty({total(parts)}, parts[0].options().memory_format(at::MemoryFormat::Contiguous));
-  int64_t at = 0;
-  for (const at::Tensor& t : parts) {
-    b->copies.emplace_back(staging.narrow(0, at, t.numel()).view(t.sizes()), t);
-    at += t.numel();
-  }
-  return staging;
-}
 
 bool are_equal_in_size(const std::vector<at::Tensor>& parts) {
   return std::ranges::all_of(parts, [&](const at::Tensor& t) { return t.numel() == parts[0].numel(); });
@@ -85,8 +34,9 @@ void Backend::check_tensor(const Request& r, const at::Tensor& t) const {
   if (t.layout() != at::kStrided)
     refuse(r, "the tensor is sparse: only all_reduce takes sparse tensors. Convert it with to_dense()");
   if (!t.is_cpu())
-    refuse(r, c10::str("the tensor is on ", t.device(), ", but this process group works on CPU tensors. Name a backend ",
-                       "for the device, such as init_process_group(\"cpu:rondo,cuda:nccl\")"));
+    refuse(r,
+           c10::str("the tensor is on ", t.device(), ", but this process group works on CPU tensors. Name a backend ",
+                    "for the device, such as init_process_group(\"cpu:rondo,cuda:nccl\")"));
 }
 
 const at::Tensor& Backend::only(const Request& r, const std::vector<at::Tensor>& tensors) const {
@@ -185,14 +135,14 @@ Backend::Part Backend::all_gather_part(const Request& r, const at::Tensor& out, 
   if (in.scalar_type() != out.scalar_type())
     refuse(r, c10::str("the input has type ", in.scalar_type(), ", the output ", out.scalar_type()));
   if (out.numel() != in.numel() * size_)
-    refuse(r, c10::str("the output has ", out.numel(), " elements, but needs ", in.numel() * size_,
-                       ": the input's ", in.numel(), " of each of ", size_, " ranks"));
+    refuse(r, c10::str("the output has ", out.numel(), " elements, but needs ", in.numel() * size_, ": the input's ",
+                       in.numel(), " of each of ", size_, " ranks"));
   const Elements e = copied(in.scalar_type());
   Part p;
   p.buffers.in = to_read(in);
   p.buffers.out = to_write(out, &p.buffers);
   p.launch = [this, e, from = p.buffers.in_data(), to = p.buffers.out_data(), n = e.of(in)](rondo_call& call,
-                                                                                       rondo_work** work) {
+                                                                                            rondo_work** work) {
     return rondo_all_gather(comm_, from, to, n, e.dtype, &call, work);
   };
   return p;
@@ -273,8 +223,8 @@ Backend::Part Backend::reduce_scatter_part(const Request& r, const at::Tensor& o
   if (in.scalar_type() != out.scalar_type())
     refuse(r, c10::str("the input has type ", in.scalar_type(), ", the output ", out.scalar_type()));
   if (in.numel() != out.numel() * size_)
-    refuse(r, c10::str("the input has ", in.numel(), " elements, but needs ", out.numel() * size_,
-                       ": the output's ", out.numel(), " for each of ", size_, " ranks"));
+    refuse(r, c10::str("the input has ", in.numel(), " elements, but needs ", out.numel() * size_, ": the output's ",
+                       out.numel(), " for each of ", size_, " ranks"));
   const Reduction how = reduction(r.name, rank_, in.scalar_type(), op);
   Part p;
   p.buffers.in = to_read(in);
@@ -464,8 +414,7 @@ intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs, st
 
 // The ranks exchange their numbers of entries, then the entries. This blocks even if the call is asynchronous, because
 // the second exchange needs the first.
-intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors,
-                                                    const c10d::AllreduceOptions& o) {
+intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& o) {
   const Request r{OpType::_ALLREDUCE_SPARSE, "all_reduce", o.timeout, false};
   if (tensors.size() != 1 || !tensors[0].is_sparse() || !tensors[0].is_cpu())
     refuse(r, "takes one sparse COO tensor on the CPU");
@@ -510,73 +459,6 @@ intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& ten
   }
   t.copy_(at::sparse_coo_tensor(at::cat(columns, 1), all_values, t.sizes()).coalesce());
   return c10::make_intrusive<Work>(rank_, r.type, tensors);
-}
-
-// Messages match by their tags. peer is RONDO_ANY_RANK for a receive from any rank.
-intrusive_ptr<c10d::Work> Backend::message(const Request& r, const std::vector<at::Tensor>& tensors, int peer,
-                                           int tag) {
-  const at::Tensor& t = only(r, tensors);
-  const Elements e = copied(t.scalar_type());
-  const bool sends = r.type == OpType::SEND;
-  auto source = r.type == OpType::RECVANYSOURCE ? std::make_shared<int>(-1) : nullptr;
-  Buffers b;
-  b.out = sends ? to_read(t) : to_write(t, &b);
-  void* const data = b.out_data();
-  const auto launch = [&, data, to = source.get()](rondo_call& call, rondo_work** work) {
-    call.tag = static_cast<uint64_t>(tag);
-    call.match_tags = 1;
-    call.source = to;
-    return sends ? rondo_send(comm_, data, e.of(t), e.dtype, peer, &call, work)
-                 : rondo_recv(comm_, data, e.of(t), e.dtype, peer, &call, work);
-  };
-  return run(r, std::move(b), sends ? at::ArrayRef<at::Tensor>() : tensors, launch, std::move(source));
-}
-
-intrusive_ptr<c10d::Work> Backend::send(std::vector<at::Tensor>& tensors, int peer, int tag) {
-  return message({OpType::SEND, "send"}, tensors, peer, tag);
-}
-
-intrusive_ptr<c10d::Work> Backend::recv(std::vector<at::Tensor>& tensors, int peer, int tag) {
-  return message({OpType::RECV, "recv"}, tensors, peer, tag);
-}
-
-intrusive_ptr<c10d::Work> Backend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  return message({OpType::RECVANYSOURCE, "recvAnySource"}, tensors, RONDO_ANY_RANK, tag);
-}
-
-intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& o) {
-  const Request r{OpType::BARRIER, "barrier", o.timeout, o.asyncOp};
-  return run(r, Buffers(), {},
-             [&](rondo_call& call, rondo_work** work) { return rondo_barrier(comm_, &call, work); });
-}
-
-void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) {
-  const auto timeout = o.timeout.count() > 0 ? o.timeout : options_->timeout;
-  const std::string prefix = c10::str("monitored_barrier/", num_monitored_barriers_++, "/");
-  const std::string released = prefix + "released";
-  if (rank_ != 0) {
-    store_->set(prefix + std::to_string(rank_), std::vector<uint8_t>{1});
-    // Rank 0 waits for each rank, and then it answers.
-    store_->wait({released}, timeout * 2);
-    const std::vector<uint8_t> late = store_->get(released);
-    if (!late.empty()) C10_THROW_ERROR(DistBackendError, std::string(late.begin(), late.end()));
-    return;
-  }
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  std::string late;
-  for (int r = 1; r < size_ && (late.empty() || wait_all_ranks); ++r) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    try {
-      store_->wait({prefix + std::to_string(r)}, std::max(left, std::chrono::milliseconds(1)));
-    } catch (const c10::Error&) {
-      late += (late.empty() ? "" : ", ") + std::to_string(r);
-    }
-  }
-  if (!late.empty())
-    late = c10::str("[Rank 0]: Ranks ", late, " failed to pass monitoredBarrier in ", timeout.count(),
-                    " ms. They have not called it, or they cannot reach the store");
-  store_->set(released, std::vector<uint8_t>(late.begin(), late.end()));
-  if (!late.empty()) C10_THROW_ERROR(DistBackendError, late);
 }
 
 }  // namespace rondo_c10d

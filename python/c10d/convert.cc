@@ -74,8 +74,12 @@ rondo_op bool_op(c10d::ReduceOp::RedOpType op, bool* known) {
   using Op = c10d::ReduceOp;
   *known = true;
   switch (op) {
-    case Op::SUM: case Op::MAX: case Op::BOR: return RONDO_BOR;
-    case Op::PRODUCT: case Op::MIN: case Op::BAND: return RONDO_BAND;
+    case Op::SUM:
+    case Op::MAX:
+    case Op::BOR: return RONDO_BOR;
+    case Op::PRODUCT:
+    case Op::MIN:
+    case Op::BAND: return RONDO_BAND;
     case Op::BXOR: return RONDO_BXOR;
     default: *known = false; return RONDO_SUM;
   }

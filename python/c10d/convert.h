@@ -34,7 +34,7 @@ Elements copied(at::ScalarType type);
 struct Reduction {
   Elements elements;
   rondo_op op;
-  bool is_scaled = false;                        // PREMUL_SUM
+  bool is_scaled = false;                       // PREMUL_SUM
   alignas(8) std::array<std::byte, 8> scale{};  // one element of the accumulator's type
 };
 

@@ -43,14 +43,16 @@ PYBIND11_MODULE(_c10d, m) {
   m.def("set_title", [](c10d::Backend& b, std::string title) { rondo(b).set_title(std::move(title)); });
   m.def("explain", [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
                       const c10d::ReduceOp& op) { return rondo(b).explain(collective, count, type, op); });
-  m.def("forecast_us", [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
-                          const c10d::ReduceOp& op, int root) {
-    return rondo(b).forecast_us(collective, count, type, op, root);
-  });
+  m.def("forecast_us",
+        [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
+           const c10d::ReduceOp& op, int root) { return rondo(b).forecast_us(collective, count, type, op, root); });
   m.def("transport", [](c10d::Backend& b) { return rondo(b).transport(); });
-  m.def("start_trace",
-        [](c10d::Backend& b, const std::string& folder, uint64_t records) { rondo(b).start_trace(folder, records); },
-        NoGil());
-  m.def("stop_trace", [](c10d::Backend& b) { rondo(b).stop_trace(); }, NoGil());
-  m.def("flight_record", [](c10d::Backend& b, const std::string& folder) { rondo(b).flight_record(folder); }, NoGil());
+  m.def(
+      "start_trace",
+      [](c10d::Backend& b, const std::string& folder, uint64_t records) { rondo(b).start_trace(folder, records); },
+      NoGil());
+  m.def(
+      "stop_trace", [](c10d::Backend& b) { rondo(b).stop_trace(); }, NoGil());
+  m.def(
+      "flight_record", [](c10d::Backend& b, const std::string& folder) { rondo(b).flight_record(folder); }, NoGil());
 }

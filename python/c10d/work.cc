@@ -136,13 +136,13 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   for (const Call& c : state_->calls) {
     if (state_->done.load(std::memory_order_acquire)) break;
     if (timeout.count() > 0 && state_->calls.size() > 1)
-      left = seconds(timeout, kForever) -
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      left =
+          seconds(timeout, kForever) - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (rondo_work_wait_for(c.work, std::max(left, 0.0)) == RONDO_IN_PROGRESS)
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("rank ", rank_, ": ", c10d::opTypeToString(opType_), " #", sequence_,
-                               " is not done after ", timeout.count(), " ms, the timeout of wait(). It goes on: wait "
-                               "again, or abort the process group"));
+      C10_THROW_ERROR(DistBackendError, c10::str("rank ", rank_, ": ", c10d::opTypeToString(opType_), " #", sequence_,
+                                                 " is not done after ", timeout.count(),
+                                                 " ms, the timeout of wait(). It goes on: wait "
+                                                 "again, or abort the process group"));
   }
   state_->poll();
   if (state_->error != nullptr) std::rethrow_exception(state_->error);

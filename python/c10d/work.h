@@ -7,33 +7,18 @@
 // Thread safety: any thread.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
+#include "buffers.h"
 #include "rondo/rondo.h"
 
 namespace rondo_c10d {
-
-/// The memory of one call.
-struct Buffers {
-  at::Tensor in, out;  // contiguous; either may be undefined
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // when the call is done: from staging memory to the caller's
-
-  const void* in_data() const { return in.defined() ? in.const_data_ptr() : nullptr; }
-  void* out_data() const { return out.defined() ? out.data_ptr() : nullptr; }
-  void finish() const {
-    if (copies.empty()) return;
-    const at::AutoDispatchBelowADInplaceOrView no_autograd;
-    for (const auto& [from, to] : copies) to.copy_(from);
-  }
-};
 
 /// Releases Python's lock, if this thread has it, while it waits for a call: a callback of another thread may need it.
 class WithoutGil {
