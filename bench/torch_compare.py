@@ -145,7 +145,9 @@ def report(result: dict) -> None:
     print(f"\n{result['ranks']} processes: time on Gloo divided by time on rondo")
     for collective in TARGETED + OTHERS:
         rows = [r for r in result["rows"] if r["collective"] == collective]
-        bands = [f"{name} {mean_ratio([r for r in rows if low <= r['bytes'] <= high]):7.1f}" for name, low, high in BANDS]
+        bands = []
+        for name, low, high in BANDS:
+            bands.append(f"{name} {mean_ratio([r for r in rows if low <= r['bytes'] <= high]):7.1f}")
         if rows:
             worst = min(rows, key=lambda r: r["ratio"])
             print(f"  {collective:16} {'   '.join(bands)}   least {worst['ratio']:.2f} at {worst['bytes']} B")

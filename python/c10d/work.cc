@@ -67,6 +67,14 @@ struct Work::State {
 
 namespace {
 
+// For profiles.
+std::vector<at::Tensor> inputs_of(const std::vector<Work::Call>& calls, const std::vector<at::Tensor>& results) {
+  std::vector<at::Tensor> inputs;
+  for (const Work::Call& c : calls)
+    if (c.buffers.in.defined()) inputs.push_back(c.buffers.in);
+  return inputs.empty() ? results : inputs;
+}
+
 thread_local bool is_in_callback = false;
 
 // rondo calls it on a thread of its own when one of the calls is done. The last of them ends the work.
@@ -98,7 +106,7 @@ Work::Work(int rank, c10d::OpType type, std::vector<at::Tensor> results)
 
 Work::Work(int rank, c10d::OpType type, uint64_t sequence, const char* title, std::vector<Call> calls,
            std::vector<at::Tensor> results, std::function<void()> on_error)
-    : c10d::Work(rank, type, title, title != nullptr ? std::optional(results) : std::nullopt),
+    : c10d::Work(rank, type, title, title != nullptr ? std::optional(inputs_of(calls, results)) : std::nullopt),
       sequence_(sequence),
       state_(std::make_shared<State>()) {
   state_->calls = std::move(calls);

@@ -40,8 +40,8 @@ class Work final : public c10d::Work {
   };
   /// A call that is done.
   Work(int rank, c10d::OpType type, std::vector<at::Tensor> results);
-  /// Owns the works of `calls`, of which there is at least one. `title` and `inputs` are for the profiler; nullptr:
-  /// there is none. on_error is called once if the work fails, before anybody sees the error.
+  /// Owns the works of `calls`, of which there is at least one. title: for profiles; nullptr: none is made. on_error is
+  /// called once if the work fails, before anybody sees the error.
   Work(int rank, c10d::OpType type, uint64_t sequence, const char* title, std::vector<Call> calls,
        std::vector<at::Tensor> results, std::function<void()> on_error);
   ~Work() override;

@@ -6,8 +6,8 @@ With PyTorch, rondo is a backend of torch.distributed::
 
     dist.init_process_group("rondo")
 
-Everything else of torch.distributed stays the same: DDP, FSDP, DTensor, pipelines, checkpoints. These functions show what
-a process group does. `group` is None for the default group::
+Everything else of torch.distributed stays the same: DDP, FSDP, DTensor, pipelines, checkpoints. These functions show
+what a process group does. `group` is None for the default group::
 
     rondo.explain("all_reduce", 1 << 20)         # the algorithm of such a call, and why it was chosen
     rondo.forecast_us("all_reduce", 1 << 20)     # its expected time
@@ -64,7 +64,10 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def diagnose(path: str | os.PathLike[str]) -> str:
-    """Explains the flight records in a folder: who waits for whom, in which call, and which rank is the likely cause."""
+    """Explains the flight records in a folder.
+
+    Names who waits for whom, in which call, and the rank that is the likely cause.
+    """
     return command("diagnose", os.fspath(path)).stdout
 
 

@@ -131,8 +131,8 @@ def trace(
 ) -> Iterator[None]:
     """Records every step of every call of the block. Writes path/rank-R-comm-C.rtrace on each rank.
 
-    `rondo trace export path -o trace.json` makes one file of them for Perfetto. records: how many of the newest steps are kept, 0 for
-    65536.
+    `rondo trace export path -o trace.json` makes one file of them for Perfetto.
+    records: how many of the newest steps are kept; 0 for 65536.
     """
     backend = _backend_of(group)
     os.makedirs(path, exist_ok=True)

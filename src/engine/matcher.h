@@ -1,8 +1,8 @@
 // Matcher: finds the receive of each message that matches by its tag (rondo_call.match_tags), on one rank.
 //
 // The sender of such a message first sends an envelope (plan/program.h) on an inline connection. A receive is *posted*
-// here until its envelope arrives. The message then goes straight to the receive's buffer. An envelope is read only if a
-// posted receive may be for this sender. If its tag is not the right one, the message is *unexpected*: it is received
+// here until its envelope arrives. The message then goes straight to the receive's buffer. An envelope is read only if
+// a posted receive may be for this sender. If its tag is not the right one, the message is *unexpected*: it is received
 // into memory of the matcher, so that the envelopes behind it can be read. Later receives look there first.
 //
 // Thread safety: belongs to the driver. Invariant: a posted receive matches no unexpected message that is not taken.

@@ -19,7 +19,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 import rondo
 
 SIZES = (0, 1, 7, 1031, 100_003)
-REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+REDUCED = (*FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64)
 COPIED = (*REDUCED, torch.int16, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn)
 
 
@@ -141,7 +142,7 @@ def copies(rank: int, n: int) -> None:
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.view(torch.uint8) if a.numel() else a, b.view(torch.uint8) if b.numel() else b)
+    return a.shape == b.shape and (a.numel() == 0 or torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
 
 
 def reductions(rank: int, n: int) -> None:
@@ -161,12 +162,13 @@ def reductions(rank: int, n: int) -> None:
         if rank == root:
             assert torch.equal(t, sum(values(r, size) for r in range(n)))
     # The output is a slice of the input or of the output, as FSDP2 passes it.
+    mine = slice(rank * 11, (rank + 1) * 11)
     whole = values(rank, n * 11)
-    dist.reduce_scatter_tensor(whole[rank * 11 : (rank + 1) * 11], whole)
-    assert torch.equal(whole[rank * 11 : (rank + 1) * 11], sum(values(r, n * 11) for r in range(n))[rank * 11 : (rank + 1) * 11])
+    dist.reduce_scatter_tensor(whole[mine], whole)
+    assert torch.equal(whole[mine], sum(values(r, n * 11) for r in range(n))[mine])
     whole = torch.zeros(n * 11)
-    whole[rank * 11 : (rank + 1) * 11] = rank + 1
-    dist.all_gather_into_tensor(whole, whole[rank * 11 : (rank + 1) * 11])
+    whole[mine] = rank + 1
+    dist.all_gather_into_tensor(whole, whole[mine])
     assert torch.equal(whole, torch.arange(1.0, n + 1).repeat_interleave(11))
 
 
@@ -234,8 +236,8 @@ def messages(rank: int, n: int) -> None:
     if n == 1:
         return
     if rank == 0:
-        works = [dist.isend(torch.full((size,), float(tag)), 1, tag=tag) for tag, size in ((1, 5), (2, 300_000), (3, 0))]
-        for w in works:
+        sizes = {1: 5, 2: 300_000, 3: 0}
+        for w in [dist.isend(torch.full((size,), float(tag)), 1, tag=tag) for tag, size in sizes.items()]:
             w.wait()
     elif rank == 1:
         for tag, size in ((3, 0), (2, 300_000), (1, 5)):
@@ -390,8 +392,8 @@ def profile(rank: int, n: int) -> None:
     assert {"rondo:all_reduce", "rondo:_all_gather_base"} <= names, names
 
 
-CASES = (all_reduce, operators, fp8, narrow_sums, layouts, copies, reductions, uneven, coalesced, messages, sparse, futures,
-         wait_timeout, groups, objects, profile)
+CASES = (all_reduce, operators, fp8, narrow_sums, layouts, copies, reductions, uneven, coalesced, messages, sparse,
+         futures, wait_timeout, groups, objects, profile)
 
 
 def all_cases(rank: int, n: int, folder: str) -> None:

@@ -262,7 +262,8 @@ class Failures(unittest.TestCase):
     def test_other_torch(self) -> None:
         code = ("import rondo._built_for as b; b.TORCH_VERSION = '1.2.3'\n"
                 "import rondo\ntry: rondo.Options\nexcept ImportError as e: print(e)")
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        out = done.stdout
         self.assertIn("built for torch 1.2", out)
         self.assertIn("pip install", out)
 
