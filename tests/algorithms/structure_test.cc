@@ -163,11 +163,24 @@ TEST(PointToPoint, IsOneMessageOnATagOfItsOwn) {
   EXPECT_EQ(r.recv_ports(r.lanes[0][0])[0].tag, kTagPointToPoint);
 }
 
-TEST(PointToPoint, NoCollectiveUsesItsTag) {
+TEST(PointToPoint, AMatchedMessageFollowsItsEnvelope) {
+  const RankSchedule s = record_point_to_point(Collective::kSend, 3, 5, 1, true);
+  const RankSchedule r = record_point_to_point(Collective::kRecv, 1, 5, 3, true);
+  ASSERT_EQ(s.lanes.size(), 1u);
+  ASSERT_EQ(s.lanes[0].size(), 2u);
+  EXPECT_TRUE(s.lanes[0][0].is(kFlagCredit));
+  EXPECT_EQ(instruction_text(s, s.lanes[0][1]), "send in[0], to {1}");
+  for (const Instruction& i : s.lanes[0]) EXPECT_EQ(s.send_ports(i)[0].tag, kTagMatched);
+  ASSERT_EQ(r.lanes[0].size(), 1u);
+  EXPECT_EQ(r.recv_ports(r.lanes[0][0])[0].tag, kTagMatched);
+  EXPECT_TRUE(record_point_to_point(Collective::kRecv, 1, 5, -1, true).lanes[0].empty());
+}
+
+TEST(PointToPoint, NoCollectiveUsesItsTags) {
   for (const Algorithm& a : all_algorithms())
     for (Rank r = 0; r < 6; ++r)
       for (const PortSet& set : record_rank(a, r, 6).port_sets)
-        for (const Port& port : set) EXPECT_NE(port.tag, kTagPointToPoint) << a.name;
+        for (const Port& port : set) EXPECT_FALSE(is_message_tag(port.tag)) << a.name;
 }
 
 }  // namespace

@@ -2,11 +2,21 @@
 // hosts.
 // labels: mp
 // timeout: 300
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "api/tag_errors_suite.h"
 #include "api/tags_suite.h"
 
 namespace rondo::testing {
 
 INSTANTIATE_TEST_SUITE_P(Processes, Tags, ::testing::Values(World::kProcesses, World::kTcp, World::kUcx, World::kHosts),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+INSTANTIATE_TEST_SUITE_P(Processes, TagErrors,
+                         ::testing::Values(World::kProcesses, World::kTcp, World::kUcx, World::kHosts),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 class TagsDeath : public WorldTest {};

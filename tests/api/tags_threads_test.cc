@@ -1,12 +1,16 @@
 // Messages that match by their tags, with ranks as threads; and the C ABI.
 // labels: unit tsan
 // timeout: 180
+#include "api/tag_errors_suite.h"
 #include "api/tags_suite.h"
 #include "rondo/rondo.h"
 
 namespace rondo::testing {
 
 INSTANTIATE_TEST_SUITE_P(Threads, Tags, ::testing::Values(World::kThreads),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+INSTANTIATE_TEST_SUITE_P(Threads, TagErrors, ::testing::Values(World::kThreads),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
 TEST(TagsInC, ReceivesFromAnyRankInAGroup) {

@@ -215,6 +215,25 @@ TEST(DiagnoseRuns, TwoThatSendToEachOther) {
   EXPECT_NE(d.text.find("waits for space at rank 0"), std::string::npos) << d.text;
 }
 
+TEST(DiagnoseRuns, TwoThatReceiveByTagFromEachOther) {
+  TemporaryFolder folder;
+  const Environment environment(folder.path());
+  spawn_processes(
+      2,
+      [&](Communicator& comm) {
+        int x = 0;
+        CallOptions options;
+        options.match_tags = true;
+        options.tag = 8 + static_cast<uint64_t>(comm.rank());
+        EXPECT_FALSE(comm.recv(&x, 1, Dtype::kInt32, 1 - comm.rank(), &options).ok());
+      },
+      short_deadline());
+  const Diagnosis d = diagnose(folder.path());
+  expect_cause(d, "waiting cycle:");
+  EXPECT_NE(d.text.find("recv of 1 int32 from rank 1 with tag 8"), std::string::npos) << d.text;
+  EXPECT_NE(d.text.find("recv of 1 int32 from rank 0 with tag 9"), std::string::npos) << d.text;
+}
+
 TEST(DiagnoseRuns, TwoCommunicatorsInDifferentOrders) {
   TemporaryFolder folder;
   const Environment environment(folder.path());

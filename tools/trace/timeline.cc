@@ -50,6 +50,8 @@ using ConnectionNumbers = std::map<std::tuple<uint64_t, uint64_t, TracedConnecti
 void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbers& numbers, std::vector<End>& ends) {
   const TracedInstruction* i = f.instruction(f.records[index]);
   if (i == nullptr) return;
+  const bool is_envelope = (i->flags & kFlagCredit) != 0 && is_matched(f.plans[f.records[index].plan].shape);
+  if (is_envelope) return;  // its receiver does not record it
   auto add = [&](const TracedConnection& c, size_t port, bool sends) {
     const auto number = message_number(f, index, port);
     if (!number) return;

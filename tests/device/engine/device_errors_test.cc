@@ -40,6 +40,18 @@ TEST(DeviceErrorsTest, BitwiseOperatorsAreRefusedByName) {
   });
 }
 
+TEST(DeviceErrorsTest, MatchingByTagsIsRefusedByName) {
+  on_devices(1, 2, [](Communicator& comm) -> Status {
+    Floats a(comm, 10);
+    const CallOptions options{.match_tags = true};
+    for (const Status& s : {comm.send(a.data(), 10, Dtype::kFloat32, 1 - comm.rank(), &options),
+                            comm.recv(a.data(), 10, Dtype::kFloat32, kAnyRank, &options)})
+      EXPECT_TRUE(fails_with(s, StatusCode::kUnsupported,
+                             {"rank " + std::to_string(comm.rank()), "match_tags", "device memory"}));
+    return {};
+  });
+}
+
 TEST(DeviceErrorsTest, AFinalizedCommunicatorTakesNoCalls) {
   on_devices(1, 2, [](Communicator& comm) -> Status {
     Floats a(comm, 100);
