@@ -38,8 +38,8 @@ rondo_config config_of(const Backend::Options& o) {
   return config;
 }
 
-// Works of the calls between startCoalescing and endCoalescing. A block that an exception has left open keeps its
-// thread's later works until the next one starts; nothing waits for it.
+// Works of the calls between startCoalescing and endCoalescing. torch does not close a block that an exception leaves.
+// Such a block collects later works of its thread until they are done.
 struct OpenBlock {
   const Backend* owner = nullptr;  // nullptr: there is no block
   std::vector<intrusive_ptr<c10d::Work>> works;
@@ -109,29 +109,73 @@ intrusive_ptr<Backend> Backend::create(const intrusive_ptr<c10d::Store>& store, 
   const rondo_config config = config_of(*options);
   rondo_comm* comm = nullptr;
   check(rondo_comm_init_rank(&comm, size, &id, rank, &config));
+  // All ranks have read the id. A later group with the same store must not find it.
+  if (rank == 0) store->deleteKey(kIdKey);
   auto made = c10::make_intrusive<Backend>(rank, size, options, comm);
   made->store_ = store;
+  made->barrier_prefix_ = c10::str("monitored_barrier/", c10::get_hash(std::string(id.bytes, sizeof(id.bytes))), "/");
   return made;
 }
 
 Backend::Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm* comm)
     : c10d::Backend(rank, size),
       options_(std::move(options)),
-      comm_(comm),
+      comm_(comm, rondo_comm_destroy),
       done_(c10::make_intrusive<Work>(rank, c10d::OpType::UNKNOWN, std::vector<at::Tensor>())) {
   init();
 }
 
-// The end of the communicator waits for its work, whose callbacks may need Python's lock.
-Backend::~Backend() {
-  const WithoutGil waits;
-  rondo_comm_destroy(comm_);
+Backend::~Backend() { close(); }
+
+void Backend::shutdown() { close(); }
+
+// An operation whose peer never comes would hold the end of the communicator until its deadline.
+void Backend::close() {
+  const WithoutGil waits;  // for callbacks
+  Comm comm;
+  {
+    const std::lock_guard lock(comm_mutex_);
+    comm = std::move(comm_);
+    comm_ = nullptr;
+  }
+  if (comm == nullptr) return;
+  constexpr double kLongestWaitS = 10;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& open : open_calls(true)) {
+    const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (Work::wait_for(*open, std::max(kLongestWaitS - waited, 0.0))) continue;
+    TORCH_WARN("rank ", rank_, ": the process group ends, but calls that nobody has waited for are not done after ",
+               kLongestWaitS, " s: it is aborted on all ranks. Wait for every Work before destroy_process_group");
+    rondo_comm_abort(comm.get());
+    break;
+  }
 }
 
-rondo_comm* Backend::comm() const {
+Backend::Comm Backend::comm() const {
+  const std::lock_guard lock(comm_mutex_);
   if (comm_ == nullptr)
     C10_THROW_ERROR(DistBackendError, c10::str("rank ", rank_, ": the process group has been shut down"));
   return comm_;
+}
+
+void Backend::remember(const intrusive_ptr<Work>& work, bool is_message) {
+  const std::lock_guard lock(open_mutex_);
+  open_.push_back({work->state(), is_message});
+  if (open_.size() < prune_at_) return;
+  std::erase_if(open_, [](const OpenCall& c) {
+    const auto open = c.state.lock();
+    return open == nullptr || Work::is_done(*open);
+  });
+  prune_at_ = 2 * open_.size() + 64;
+}
+
+std::vector<std::shared_ptr<Work::State>> Backend::open_calls(bool with_messages) {
+  const std::lock_guard lock(open_mutex_);
+  std::vector<std::shared_ptr<Work::State>> found;
+  for (const OpenCall& c : open_)
+    if (with_messages || !c.is_message)
+      if (auto open = c.state.lock(); open != nullptr && !Work::is_done(*open)) found.push_back(std::move(open));
+  return found;
 }
 
 rondo_call Backend::call_of(const Request& r) const {
@@ -142,37 +186,37 @@ rondo_call Backend::call_of(const Request& r) const {
 
 intrusive_ptr<c10d::Work> Backend::run(const Request& r, Buffers buffers, at::ArrayRef<at::Tensor> results,
                                        Launch launch, std::shared_ptr<int> source) {
-  comm();
+  const Comm comm = this->comm();
   rondo_call call = call_of(r);
   if (!c10d::isP2POp(r.type)) sequence_.fetch_add(1, std::memory_order_relaxed);
   if (!r.is_async && !at::hasCallbacks()) [[likely]] {
-    if (const rondo_status s = launch(call, nullptr); s != RONDO_OK) [[unlikely]] {
+    if (const rondo_status s = launch(comm.get(), call, nullptr); s != RONDO_OK) [[unlikely]] {
       const std::exception_ptr error = exception_of(s, rondo_last_error(nullptr));
-      failed();
+      failed(s);
       std::rethrow_exception(error);
     }
     buffers.finish();
     return done_;
   }
   Work::Call made{nullptr, std::move(buffers), std::move(source)};
-  check(launch(call, &made.work));
+  check(launch(comm.get(), call, &made.work));
   std::vector<Work::Call> calls;
   calls.push_back(std::move(made));
   auto work = make_work(r, std::move(calls), results.vec());
-  if (!r.is_async) work->wait();  // in a profile: the Work records it
+  if (!r.is_async) work->wait(kNoTimeout);  // in a profile: the Work records it
   return work;
 }
 
 // The calls are one batch. If one of them is refused, those before it still run on all ranks.
 intrusive_ptr<c10d::Work> Backend::run_all(const Request& r, std::vector<Part> parts, std::vector<at::Tensor> results) {
-  comm();
+  const Comm comm = this->comm();
   std::vector<Work::Call> calls;
   rondo_status first = RONDO_OK;
   rondo_group_start();
   for (Part& p : parts) {
     rondo_call call = call_of(r);
     Work::Call made{nullptr, std::move(p.buffers), nullptr};
-    const rondo_status s = first == RONDO_OK ? p.launch(call, &made.work) : first;
+    const rondo_status s = first == RONDO_OK ? p.launch(comm.get(), call, &made.work) : first;
     if (s == RONDO_OK) calls.push_back(std::move(made));
     else if (first == RONDO_OK) first = s;
   }
@@ -184,12 +228,12 @@ intrusive_ptr<c10d::Work> Backend::run_all(const Request& r, std::vector<Part> p
                                                        : nullptr;
   auto work = make_work(r, std::move(calls), std::move(results));
   if (error != nullptr) std::rethrow_exception(error);
-  if (!r.is_async) work->wait();
+  if (!r.is_async) work->wait(kNoTimeout);
   return work;
 }
 
-intrusive_ptr<c10d::Work> Backend::make_work(const Request& r, std::vector<Work::Call> calls,
-                                             std::vector<at::Tensor> results) {
+intrusive_ptr<Work> Backend::make_work(const Request& r, std::vector<Work::Call> calls,
+                                       std::vector<at::Tensor> results) {
   const bool profiled = at::hasCallbacks();
   const std::string title = profiled ? title_ + ":" + r.name : "";
   auto weak = c10::weak_intrusive_ptr<Backend>(intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
@@ -198,22 +242,35 @@ intrusive_ptr<c10d::Work> Backend::make_work(const Request& r, std::vector<Work:
                                         [weak = std::move(weak)] {
                                           if (const auto self = weak.lock()) self->failed();
                                         });
-  if (open_block.owner == this) open_block.works.push_back(work);
+  remember(work, c10d::isP2POp(r.type));
+  if (open_block.owner == this) {
+    std::erase_if(open_block.works, [](const auto& w) { return w->isCompleted() && w->isSuccess(); });
+    open_block.works.push_back(work);
+  }
   return work;
 }
 
-void Backend::failed() {
-  std::vector<c10d::AbortHook> hooks;
+// Runs the abort hooks if the group has failed; a refused call is no failure.
+void Backend::failed(rondo_status status) {
+  if (status == RONDO_INVALID_ARGUMENT || status == RONDO_UNSUPPORTED) return;
+  std::vector<std::shared_ptr<const c10d::AbortHook>> hooks;
   {
     const std::lock_guard lock(hooks_mutex_);
     for (const auto& [id, hook] : abort_hooks_) hooks.push_back(hook);
   }
-  for (const auto& hook : hooks) hook();
+  for (const auto& hook : hooks) {
+    try {
+      (*hook)();
+    } catch (const std::exception& e) {
+      TORCH_WARN("rank ", rank_, ": an abort hook has failed: ", e.what());
+    }
+  }
 }
 
 void Backend::registerAbortHook(int64_t id, c10d::AbortHook hook) {
   const std::lock_guard lock(hooks_mutex_);
-  TORCH_CHECK_VALUE(abort_hooks_.emplace(id, std::move(hook)).second, "hook_id ", id, " is registered already");
+  TORCH_CHECK_VALUE(abort_hooks_.emplace(id, std::make_shared<const c10d::AbortHook>(std::move(hook))).second,
+                    "hook_id ", id, " is registered already");
 }
 
 void Backend::unregisterAbortHook(int64_t id) {
@@ -229,36 +286,46 @@ intrusive_ptr<c10d::Work> Backend::endCoalescing() {
   return c10::make_intrusive<AllOf>(rank_, std::move(works));
 }
 
+// Returns the options of a child: the given ones, or a copy of this group's.
+intrusive_ptr<Backend::Options> Backend::child_options(const intrusive_ptr<c10d::Backend::Options>& given) const {
+  const auto own = c10::dynamic_intrusive_pointer_cast<Options>(given != nullptr ? given : options_->clone());
+  TORCH_CHECK_TYPE(own != nullptr, "rank ", rank_, ": the options of a rondo group must be a rondo.Options");
+  return own;
+}
+
 intrusive_ptr<c10d::Backend> Backend::split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                             const intrusive_ptr<c10d::Backend::Options>& options) {
   const auto mine = std::ranges::find(ranks, rank_);
   if (mine == ranks.end()) return nullptr;
-  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
-  if (own == nullptr) own = c10::dynamic_intrusive_pointer_cast<Options>(options_->clone());
+  const auto own = child_options(options);
   auto child = create(store->clone(), static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), own);
   child->set_title(title_);
   return child;
 }
 
-intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& ranks_to_exclude, int /*flags*/,
+intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                              const intrusive_ptr<c10d::Backend::Options>& options) {
-  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
-  if (own == nullptr) own = c10::dynamic_intrusive_pointer_cast<Options>(options_->clone());
+  constexpr int kAbortFirst = 1;  // torch's SHRINK_ABORT
+  if ((flags & kAbortFirst) != 0) abort();
+  const auto own = child_options(options);
   const std::vector<int> excluded(ranks_to_exclude.begin(), ranks_to_exclude.end());
   const rondo_config config = config_of(*own);
   rondo_comm* smaller = nullptr;
-  check(rondo_comm_shrink(comm(), excluded.data(), static_cast<int>(excluded.size()), &smaller, &config));
+  check(rondo_comm_shrink(comm().get(), excluded.data(), static_cast<int>(excluded.size()), &smaller, &config));
   int rank = 0, size = 0;
   rondo_comm_rank(smaller, &rank);
   rondo_comm_size(smaller, &size);
-  auto made = c10::make_intrusive<Backend>(rank, size, std::move(own), smaller);
+  auto made = c10::make_intrusive<Backend>(rank, size, own, smaller);
+  made->store_ = store_;
+  made->barrier_prefix_ = c10::str(barrier_prefix_, "shrunk", num_shrunk_++, "/");
   made->set_title(title_);
   return made;
 }
 
 c10d::ErrorType Backend::getError() {
+  const std::lock_guard lock(comm_mutex_);
   if (comm_ == nullptr) return c10d::ErrorType::SUCCESS;
-  switch (rondo_comm_error(comm_)) {
+  switch (rondo_comm_error(comm_.get())) {
     case RONDO_OK: return c10d::ErrorType::SUCCESS;
     case RONDO_TIMEOUT: return c10d::ErrorType::TIMEOUT;
     case RONDO_PEER_LOST: return c10d::ErrorType::REMOTE_ERROR;
@@ -267,42 +334,42 @@ c10d::ErrorType Backend::getError() {
 }
 
 void Backend::abort() {
-  if (comm_ == nullptr) return;
   failed();
-  check(rondo_comm_abort(comm_));
+  check(rondo_comm_abort(comm().get()));
 }
 
-void Backend::shutdown() {
-  rondo_comm_destroy(std::exchange(comm_, nullptr));
-  store_ = nullptr;
+// A call that only copies has no operator, and takes types that cannot be reduced.
+Reduction Backend::planned(const std::string& collective, at::ScalarType type, const c10d::ReduceOp& op) const {
+  const bool reduces = collective.find("reduce") != std::string::npos;
+  return reduces ? reduction(collective.c_str(), rank_, type, op) : Reduction{copied(type), RONDO_SUM};
 }
 
 std::string Backend::explain(const std::string& collective, uint64_t count_elems, at::ScalarType type,
                              const c10d::ReduceOp& op) {
-  const Reduction r = reduction(collective.c_str(), rank_, type, op);
+  const Reduction r = planned(collective, type, op);
   std::string text(4096, '\0');
-  check(rondo_explain_plan(comm(), collective.c_str(), count_elems * r.elements.per_element, r.elements.dtype, r.op,
-                           text.data(), text.size()));
+  check(rondo_explain_plan(comm().get(), collective.c_str(), count_elems * r.elements.per_element, r.elements.dtype,
+                           r.op, text.data(), text.size()));
   return text.c_str();
 }
 
 double Backend::forecast_us(const std::string& collective, uint64_t count_elems, at::ScalarType type,
                             const c10d::ReduceOp& op, int root) {
-  const Reduction r = reduction(collective.c_str(), rank_, type, op);
+  const Reduction r = planned(collective, type, op);
   double us = 0;
-  check(rondo_forecast_us(comm(), collective.c_str(), count_elems * r.elements.per_element, r.elements.dtype, r.op,
-                          root, nullptr, &us));
+  check(rondo_forecast_us(comm().get(), collective.c_str(), count_elems * r.elements.per_element, r.elements.dtype,
+                          r.op, root, nullptr, &us));
   return us;
 }
 
-std::string Backend::transport() { return rondo_comm_transport(comm()); }
+std::string Backend::transport() { return rondo_comm_transport(comm().get()); }
 
 void Backend::start_trace(const std::string& folder, uint64_t num_records) {
-  check(rondo_trace_start(comm(), folder.c_str(), num_records));
+  check(rondo_trace_start(comm().get(), folder.c_str(), num_records));
 }
 
-void Backend::stop_trace() { check(rondo_trace_stop(comm())); }
+void Backend::stop_trace() { check(rondo_trace_stop(comm().get())); }
 
-void Backend::flight_record(const std::string& folder) { check(rondo_flight_record(comm(), folder.c_str())); }
+void Backend::flight_record(const std::string& folder) { check(rondo_flight_record(comm().get(), folder.c_str())); }
 
 }  // namespace rondo_c10d

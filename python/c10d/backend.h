@@ -47,9 +47,12 @@ class Backend final : public c10d::Backend {
   /// options' timeout. Errors: DistBackendError.
   static intrusive_ptr<Backend> create(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                        const intrusive_ptr<Options>& options);
-  /// Owns the communicator.
+  /// Owns the communicator. store: of the group, or nullptr.
   Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm* comm);
   ~Backend() override;
+  /// Waits up to 10 s for asynchronous calls that nobody has waited for. If some are not done, aborts them.
+  void shutdown() override;
+  void release_resources() override { close(); }
 
   const std::string getBackendName() const override { return "rondo"; }
   intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -83,6 +86,7 @@ class Backend final : public c10d::Backend {
   intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>&, int peer, int tag) override;
   intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>&, int peer, int tag) override;
   intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>&, int tag) override;
+  /// Its work ends after this rank's earlier collectives.
   intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions&) override;
   /// A barrier through the store. Rank 0 reports the ranks that are late: all of them, or the first.
   void monitoredBarrier(const c10d::BarrierOptions&, bool wait_all_ranks) override;
@@ -104,7 +108,6 @@ class Backend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   c10d::ErrorType getError() override;
   void abort() override;
-  void shutdown() override;
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(int64_t id, c10d::AbortHook) override;
   void unregisterAbortHook(int64_t id) override;
@@ -127,21 +130,26 @@ class Backend final : public c10d::Backend {
     bool is_async = true;
   };
   /// Makes one call of rondo. It must not throw.
-  using Launch = c10::function_ref<rondo_status(rondo_call&, rondo_work**)>;
+  using Launch = c10::function_ref<rondo_status(rondo_comm*, rondo_call&, rondo_work**)>;
   /// One of several calls that run together.
   struct Part {
     Buffers buffers;
-    std::function<rondo_status(rondo_call&, rondo_work**)> launch;
+    std::function<rondo_status(rondo_comm*, rondo_call&, rondo_work**)> launch;
   };
 
-  rondo_comm* comm() const;  // throws after shutdown
+  using Comm = std::shared_ptr<rondo_comm>;
+  Comm comm() const;  // throws after shutdown
+  void close();
+  intrusive_ptr<Options> child_options(const intrusive_ptr<c10d::Backend::Options>& given) const;
+  Reduction planned(const std::string& collective, at::ScalarType type, const c10d::ReduceOp& op) const;
+  void remember(const intrusive_ptr<Work>& work, bool is_message);
+  std::vector<std::shared_ptr<Work::State>> open_calls(bool with_messages);
   rondo_call call_of(const Request& request) const;
   intrusive_ptr<c10d::Work> run(const Request& request, Buffers buffers, at::ArrayRef<at::Tensor> results,
                                 Launch launch, std::shared_ptr<int> source = nullptr);
   intrusive_ptr<c10d::Work> run_all(const Request& request, std::vector<Part> parts, std::vector<at::Tensor> results);
-  intrusive_ptr<c10d::Work> make_work(const Request& request, std::vector<Work::Call> calls,
-                                      std::vector<at::Tensor> results);
-  void failed();
+  intrusive_ptr<Work> make_work(const Request& request, std::vector<Work::Call> calls, std::vector<at::Tensor> results);
+  void failed(rondo_status status = RONDO_ABORTED);
 
   // collectives.cc:
   [[noreturn]] void refuse(const Request& r, const std::string& why) const;
@@ -161,13 +169,23 @@ class Backend final : public c10d::Backend {
 
   std::string title_ = "rondo";
   const intrusive_ptr<Options> options_;
-  rondo_comm* comm_;
+  mutable std::mutex comm_mutex_;
+  Comm comm_;                         // its last user ends it
   intrusive_ptr<c10d::Store> store_;  // of this group, for monitoredBarrier
-  int num_monitored_barriers_ = 0;
+  std::string barrier_prefix_;        // of its keys there
+  std::atomic<int> num_monitored_barriers_ = 0;
+  std::atomic<int> num_shrunk_ = 0;
   std::atomic<uint64_t> sequence_ = 0;  // of collectives
   const intrusive_ptr<Work> done_;      // what every blocking call returns
-  std::mutex hooks_mutex_;
-  std::map<int64_t, c10d::AbortHook> abort_hooks_;
+  std::mutex hooks_mutex_;  // the hooks themselves are not copied under it, because that takes Python's lock
+  std::map<int64_t, std::shared_ptr<const c10d::AbortHook>> abort_hooks_;
+  std::mutex open_mutex_;
+  struct OpenCall {
+    std::weak_ptr<Work::State> state;
+    bool is_message;
+  };
+  std::vector<OpenCall> open_;  // asynchronous calls that may not be done
+  size_t prune_at_ = 64;
 };
 
 }  // namespace rondo_c10d

@@ -1,5 +1,6 @@
 #include "buffers.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -37,6 +38,7 @@ void Buffers::finish() const {
 at::Tensor to_read(const at::Tensor& t) { return t.resolve_conj().resolve_neg().contiguous(); }
 
 at::Tensor to_write(const at::Tensor& t, Buffers* b) {
+  at::assert_no_internal_overlap(t);
   if (t.is_contiguous() && !t.is_conj() && !t.is_neg()) return t;
   const at::Tensor staging = at::empty(t.sizes(), t.options().memory_format(at::MemoryFormat::Contiguous));
   b->copies.emplace_back(staging, t);
@@ -44,6 +46,7 @@ at::Tensor to_write(const at::Tensor& t, Buffers* b) {
 }
 
 at::Tensor to_update(const at::Tensor& t, Buffers* b) {
+  at::assert_no_internal_overlap(t);
   const at::Tensor memory = to_read(t);
   if (!memory.is_same(t)) b->copies.emplace_back(memory, t);
   return memory;

@@ -81,9 +81,10 @@ Backend::Part Backend::all_reduce_part(const Request& r, const at::Tensor& t, co
   const Reduction how = reduction(r.name, rank_, t.scalar_type(), op);
   Part p;
   p.buffers.out = to_update(t, &p.buffers);
-  p.launch = [this, how, data = p.buffers.out_data(), n = how.elements.of(t)](rondo_call& call, rondo_work** work) {
+  p.launch = [this, how, data = p.buffers.out_data(), n = how.elements.of(t)](rondo_comm* comm, rondo_call& call,
+                                                                              rondo_work** work) {
     set_reduction(how, call);
-    return rondo_all_reduce(comm_, data, data, n, how.elements.dtype, how.op, &call, work);
+    return rondo_all_reduce(comm, data, data, n, how.elements.dtype, how.op, &call, work);
   };
   return p;
 }
@@ -110,8 +111,8 @@ intrusive_ptr<c10d::Work> Backend::broadcast(std::vector<at::Tensor>& tensors, c
   Buffers b;
   b.out = is_root(root) ? to_read(t) : to_write(t, &b);
   void* const data = b.out_data();
-  return run(r, std::move(b), tensors, [&, data](rondo_call& call, rondo_work** work) {
-    return rondo_broadcast(comm_, data, data, e.of(t), e.dtype, root, &call, work);
+  return run(r, std::move(b), tensors, [&, data](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_broadcast(comm, data, data, e.of(t), e.dtype, root, &call, work);
   });
 }
 
@@ -123,9 +124,9 @@ intrusive_ptr<c10d::Work> Backend::reduce(std::vector<at::Tensor>& tensors, cons
   Buffers b;
   b.out = is_root(root) ? to_update(t, &b) : to_read(t);
   void* const data = b.out_data();
-  return run(r, std::move(b), tensors, [&, data](rondo_call& call, rondo_work** work) {
+  return run(r, std::move(b), tensors, [&, data](rondo_comm* comm, rondo_call& call, rondo_work** work) {
     set_reduction(how, call);
-    return rondo_reduce(comm_, data, data, how.elements.of(t), how.elements.dtype, how.op, root, &call, work);
+    return rondo_reduce(comm, data, data, how.elements.of(t), how.elements.dtype, how.op, root, &call, work);
   });
 }
 
@@ -141,9 +142,9 @@ Backend::Part Backend::all_gather_part(const Request& r, const at::Tensor& out, 
   Part p;
   p.buffers.in = to_read(in);
   p.buffers.out = to_write(out, &p.buffers);
-  p.launch = [this, e, from = p.buffers.in_data(), to = p.buffers.out_data(), n = e.of(in)](rondo_call& call,
-                                                                                            rondo_work** work) {
-    return rondo_all_gather(comm_, from, to, n, e.dtype, &call, work);
+  p.launch = [this, e, from = p.buffers.in_data(), to = p.buffers.out_data(), n = e.of(in)](
+                 rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_all_gather(comm, from, to, n, e.dtype, &call, work);
   };
   return p;
 }
@@ -162,12 +163,13 @@ Backend::Part Backend::all_gather_list_part(const Request& r, const std::vector<
   const void* const from = p.buffers.in_data();
   void* const to = p.buffers.out_data();
   if (are_equal_in_size(outputs))
-    p.launch = [this, e, from, to, n = e.of(in)](rondo_call& call, rondo_work** work) {
-      return rondo_all_gather(comm_, from, to, n, e.dtype, &call, work);
+    p.launch = [this, e, from, to, n = e.of(in)](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+      return rondo_all_gather(comm, from, to, n, e.dtype, &call, work);
     };
   else
-    p.launch = [this, e, from, to, counts = counts_of(outputs, e)](rondo_call& call, rondo_work** work) {
-      return rondo_all_gather_v(comm_, from, to, counts.data(), nullptr, e.dtype, &call, work);
+    p.launch = [this, e, from, to, counts = counts_of(outputs, e)](rondo_comm* comm, rondo_call& call,
+                                                                   rondo_work** work) {
+      return rondo_all_gather_v(comm, from, to, counts.data(), nullptr, e.dtype, &call, work);
     };
   return p;
 }
@@ -230,9 +232,9 @@ Backend::Part Backend::reduce_scatter_part(const Request& r, const at::Tensor& o
   p.buffers.in = to_read(in);
   p.buffers.out = to_write(out, &p.buffers);
   p.launch = [this, how, from = p.buffers.in_data(), to = p.buffers.out_data(), n = how.elements.of(out)](
-                 rondo_call& call, rondo_work** work) {
+                 rondo_comm* comm, rondo_call& call, rondo_work** work) {
     set_reduction(how, call);
-    return rondo_reduce_scatter(comm_, from, to, n, how.elements.dtype, how.op, &call, work);
+    return rondo_reduce_scatter(comm, from, to, n, how.elements.dtype, how.op, &call, work);
   };
   return p;
 }
@@ -273,10 +275,10 @@ intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outpu
   const std::vector<uint64_t> counts = counts_of(in, how.elements);
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), outputs, [&, from, to](rondo_call& call, rondo_work** work) {
+  return run(r, std::move(b), outputs, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
     set_reduction(how, call);
-    return equal ? rondo_reduce_scatter(comm_, from, to, counts[0], how.elements.dtype, how.op, &call, work)
-                 : rondo_reduce_scatter_v(comm_, from, to, counts.data(), nullptr, how.elements.dtype, how.op, &call,
+    return equal ? rondo_reduce_scatter(comm, from, to, counts[0], how.elements.dtype, how.op, &call, work)
+                 : rondo_reduce_scatter_v(comm, from, to, counts.data(), nullptr, how.elements.dtype, how.op, &call,
                                           work);
   });
 }
@@ -302,8 +304,8 @@ intrusive_ptr<c10d::Work> Backend::gather(ListOfLists& outputs, std::vector<at::
   b.in = to_read(in);
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), results, [&, from, to](rondo_call& call, rondo_work** work) {
-    return rondo_gather(comm_, from, to, e.of(in), e.dtype, root, &call, work);
+  return run(r, std::move(b), results, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_gather(comm, from, to, e.of(in), e.dtype, root, &call, work);
   });
 }
 
@@ -323,8 +325,8 @@ intrusive_ptr<c10d::Work> Backend::gather_into_tensor(at::Tensor& out, at::Tenso
   b.in = to_read(in);
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), out, [&, from, to](rondo_call& call, rondo_work** work) {
-    return rondo_gather(comm_, from, to, e.of(in), e.dtype, root, &call, work);
+  return run(r, std::move(b), out, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_gather(comm, from, to, e.of(in), e.dtype, root, &call, work);
   });
 }
 
@@ -347,8 +349,8 @@ intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs, Lis
   b.out = to_write(out, &b);
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), outputs, [&, from, to](rondo_call& call, rondo_work** work) {
-    return rondo_scatter(comm_, from, to, e.of(out), e.dtype, root, &call, work);
+  return run(r, std::move(b), outputs, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_scatter(comm, from, to, e.of(out), e.dtype, root, &call, work);
   });
 }
 
@@ -386,9 +388,9 @@ intrusive_ptr<c10d::Work> Backend::alltoall_base(at::Tensor& out, at::Tensor& in
     refuse(r, c10::str("the input has ", in.numel(), " elements, the output ", out.numel()));
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), out, [&, from, to](rondo_call& call, rondo_work** work) {
-    return equal ? rondo_all_to_all(comm_, from, to, in_counts[0], e.dtype, &call, work)
-                 : rondo_all_to_all_v(comm_, from, in_counts.data(), nullptr, to, out_counts.data(), nullptr, e.dtype,
+  return run(r, std::move(b), out, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return equal ? rondo_all_to_all(comm, from, to, in_counts[0], e.dtype, &call, work)
+                 : rondo_all_to_all_v(comm, from, in_counts.data(), nullptr, to, out_counts.data(), nullptr, e.dtype,
                                       &call, work);
   });
 }
@@ -406,14 +408,14 @@ intrusive_ptr<c10d::Work> Backend::alltoall(std::vector<at::Tensor>& outputs, st
   b.out = parts_to_write(outputs, &b);
   const void* const from = b.in_data();
   void* const to = b.out_data();
-  return run(r, std::move(b), outputs, [&, from, to](rondo_call& call, rondo_work** work) {
-    return rondo_all_to_all_v(comm_, from, in_counts.data(), nullptr, to, out_counts.data(), nullptr, e.dtype, &call,
+  return run(r, std::move(b), outputs, [&, from, to](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return rondo_all_to_all_v(comm, from, in_counts.data(), nullptr, to, out_counts.data(), nullptr, e.dtype, &call,
                               work);
   });
 }
 
-// The ranks exchange their numbers of entries, then the entries. This blocks even if the call is asynchronous, because
-// the second exchange needs the first.
+// The ranks exchange their numbers of entries, then the entries. This call always blocks, because the second exchange
+// needs the result of the first.
 intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& o) {
   const Request r{OpType::_ALLREDUCE_SPARSE, "all_reduce", o.timeout, false};
   if (tensors.size() != 1 || !tensors[0].is_sparse() || !tensors[0].is_cpu())
@@ -422,40 +424,34 @@ intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& ten
   at::Tensor& t = tensors[0];
   const at::Tensor mine = t.coalesce();
   const at::Tensor indices = mine.indices().contiguous(), values = to_read(mine.values());
-  const auto n = static_cast<size_t>(size_);
-  std::vector<int64_t> shape{mine.sparse_dim(), values.numel() / std::max<int64_t>(mine._nnz(), 1), mine._nnz()};
-  at::Tensor facts = at::empty({size_, 3}, at::kLong);
-  Request blocking = r;
-  const auto gather = [&](const at::Tensor& in, const at::Tensor& out, const std::vector<uint64_t>& counts) {
+  // rows[r]: how many rows rank r gives; a row has row_numel elements.
+  const auto gather = [&](const at::Tensor& in, const std::vector<int64_t>& rows, int64_t row_numel) {
     const Elements e = copied(in.scalar_type());
+    std::vector<uint64_t> counts;
+    for (const int64_t k : rows) counts.push_back(static_cast<uint64_t>(k * row_numel) * e.per_element);
     Buffers b;
-    run(blocking, std::move(b), {}, [&](rondo_call& call, rondo_work** work) {
-      return rondo_all_gather_v(comm_, in.const_data_ptr(), out.data_ptr(), counts.data(), nullptr, e.dtype, &call,
+    b.in = in;
+    b.out = at::empty({std::accumulate(rows.begin(), rows.end(), int64_t{0}) * row_numel}, in.options());
+    const at::Tensor out = b.out;
+    run(r, std::move(b), {}, [&](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+      return rondo_all_gather_v(comm, in.const_data_ptr(), out.data_ptr(), counts.data(), nullptr, e.dtype, &call,
                                 work);
     });
+    return out;
   };
-  gather(at::tensor(shape), facts, std::vector<uint64_t>(n, 3));
-  std::vector<int64_t> entries;
-  for (int64_t rank = 0; rank < size_; ++rank) entries.push_back(facts[rank][2].item<int64_t>());
-  const int64_t all = std::accumulate(entries.begin(), entries.end(), int64_t{0});
-  const Elements of_value = copied(values.scalar_type());
-  std::vector<uint64_t> index_counts, value_counts;
+  const at::Tensor nnz = gather(at::tensor({mine._nnz()}), std::vector<int64_t>(static_cast<size_t>(size_), 1), 1);
+  const std::vector<int64_t> entries(nnz.const_data_ptr<int64_t>(), nnz.const_data_ptr<int64_t>() + size_);
   std::vector<int64_t> dense(values.sizes().begin(), values.sizes().end());
-  dense[0] = all;
-  const int64_t row = std::accumulate(dense.begin() + 1, dense.end(), int64_t{1}, std::multiplies<>());
-  for (const int64_t e : entries) {
-    index_counts.push_back(static_cast<uint64_t>(e * shape[0]));
-    value_counts.push_back(static_cast<uint64_t>(e * row) * of_value.per_element);
-  }
-  at::Tensor all_indices = at::empty({all * shape[0]}, indices.options());
-  at::Tensor all_values = at::empty(dense, values.options());
-  gather(indices, all_indices, index_counts);
-  gather(values, all_values, value_counts);
+  const int64_t row_numel = std::accumulate(dense.begin() + 1, dense.end(), int64_t{1}, std::multiplies<>());
+  dense[0] = std::accumulate(entries.begin(), entries.end(), int64_t{0});
+  const int64_t dims = mine.sparse_dim();
+  const at::Tensor all_indices = gather(indices, entries, dims);
+  const at::Tensor all_values = gather(values, entries, row_numel).view(dense);
   std::vector<at::Tensor> columns;
   int64_t at = 0;
   for (const int64_t e : entries) {
-    columns.push_back(all_indices.narrow(0, at, e * shape[0]).view({shape[0], e}));
-    at += e * shape[0];
+    columns.push_back(all_indices.narrow(0, at, e * dims).view({dims, e}));
+    at += e * dims;
   }
   t.copy_(at::sparse_coo_tensor(at::cat(columns, 1), all_values, t.sizes()).coalesce());
   return c10::make_intrusive<Work>(rank_, r.type, tensors);

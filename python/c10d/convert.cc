@@ -53,9 +53,10 @@ void store(T value, std::array<std::byte, 8>* to) {
   std::memcpy(to->data(), &value, sizeof(value));
 }
 
-void store_scale(const c10d::ReduceOp& op, Reduction* r) {
+void store_scale(const char* call, int rank, const c10d::ReduceOp& op, Reduction* r) {
   const auto* s = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(s != nullptr, "PREMUL_SUM needs a factor: make the operator with _make_nccl_premul_sum(factor)");
+  TORCH_CHECK_VALUE(s != nullptr, "rank ", rank, ": ", call,
+                    ": PREMUL_SUM needs a factor: make the operator with _make_nccl_premul_sum(factor)");
   const double factor = s->tensor_factor.defined() ? s->tensor_factor.item<double>() : s->double_factor;
   r->is_scaled = true;
   switch (r->elements.dtype) {
@@ -90,7 +91,10 @@ rondo_op bool_op(c10d::ReduceOp::RedOpType op, bool* known) {
 std::exception_ptr exception_of(rondo_status status, const std::string& text) {
   const c10::SourceLocation here{"rondo", __FILE__, __LINE__};
   if (status == RONDO_INVALID_ARGUMENT) return std::make_exception_ptr(c10::ValueError(here, text));
-  return std::make_exception_ptr(c10::DistBackendError(here, text));
+  // rondo's own sentence names the C interface's deadline.
+  constexpr const char* kTimeout =
+      ". The timeout is that of the call or of its group (init_process_group, set_timeout)";
+  return std::make_exception_ptr(c10::DistBackendError(here, status == RONDO_TIMEOUT ? text + kTimeout : text));
 }
 
 void check(rondo_status status) {
@@ -121,7 +125,7 @@ Reduction reduction(const char* call, int rank, at::ScalarType type, const c10d:
   }
   TORCH_CHECK_TYPE(known, "rank ", rank, ": ", call, ": rondo has no ", name_of(op.op_), " of ", type,
                    ". Convert the tensor to another type, or use another operator (docs/torch.md has the table)");
-  if (op.op_ == Op::PREMUL_SUM) store_scale(op, &r);
+  if (op.op_ == Op::PREMUL_SUM) store_scale(call, rank, op, &r);
   return r;
 }
 

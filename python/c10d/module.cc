@@ -41,11 +41,16 @@ PYBIND11_MODULE(_c10d, m) {
       NoGil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"));
   m.def("is_rondo", [](c10d::Backend& b) { return dynamic_cast<Backend*>(&b) != nullptr; });
   m.def("set_title", [](c10d::Backend& b, std::string title) { rondo(b).set_title(std::move(title)); });
-  m.def("explain", [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
-                      const c10d::ReduceOp& op) { return rondo(b).explain(collective, count, type, op); });
-  m.def("forecast_us",
-        [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
-           const c10d::ReduceOp& op, int root) { return rondo(b).forecast_us(collective, count, type, op, root); });
+  m.def(
+      "explain",
+      [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type,
+         const c10d::ReduceOp& op) { return rondo(b).explain(collective, count, type, op); },
+      NoGil());
+  m.def(
+      "forecast_us",
+      [](c10d::Backend& b, const std::string& collective, uint64_t count, at::ScalarType type, const c10d::ReduceOp& op,
+         int root) { return rondo(b).forecast_us(collective, count, type, op, root); },
+      NoGil());
   m.def("transport", [](c10d::Backend& b) { return rondo(b).transport(); });
   m.def(
       "start_trace",

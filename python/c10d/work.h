@@ -20,16 +20,18 @@
 
 namespace rondo_c10d {
 
-/// Releases Python's lock, if this thread has it, while it waits for a call: a callback of another thread may need it.
+/// Releases Python's lock, if this thread has it, while it waits: a callback of another thread may need it.
 class WithoutGil {
  public:
   WithoutGil() {
-    if (PyGILState_Check()) released_.emplace();
+    if (Py_IsInitialized() && PyGILState_Check()) released_.emplace();
   }
 
  private:
   std::optional<pybind11::gil_scoped_release> released_;
 };
+
+constexpr double kForever = 1e9;  // seconds; each call has its own deadline
 
 class Work final : public c10d::Work {
  public:
@@ -38,6 +40,9 @@ class Work final : public c10d::Work {
     Buffers buffers;
     std::shared_ptr<int> source;  // recv from any rank: the sender's rank, once the call is done
   };
+  /// The part of a Work that lives until its calls are done.
+  struct State;
+
   /// A call that is done.
   Work(int rank, c10d::OpType type, std::vector<at::Tensor> results);
   /// Owns the works of `calls`, of which there is at least one. title: for profiles; nullptr: none is made. on_error is
@@ -58,8 +63,14 @@ class Work final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
+  std::weak_ptr<State> state() const { return state_; }
+  /// Makes this work end after those. Call it before the work is used.
+  void end_after(std::vector<std::shared_ptr<State>> earlier);
+  /// Waits for a work, at most this long. Returns true if it has ended.
+  static bool wait_for(State& state, double seconds);
+  static bool is_done(const State& state);
+
  private:
-  struct State;
   const uint64_t sequence_;
   const std::shared_ptr<State> state_;
 };

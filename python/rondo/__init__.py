@@ -85,8 +85,10 @@ def _register() -> None:
     import sys
 
     if "torch.distributed" in sys.modules:
-        from . import distributed
-
+        try:
+            from . import distributed
+        except ImportError:
+            return  # the names that need torch, and init_process_group, raise it
         distributed.register()
 
 

@@ -10,6 +10,7 @@ class Options(Backend.Options):
     settings: str
     accumulator: torch.dtype | None
     promises: int
+    _timeout: timedelta
     def __init__(self, timeout: timedelta, settings: str, accumulator: torch.dtype | None, promises: int) -> None: ...
 
 def create(store: dist.Store, rank: int, size: int, options: Options) -> Backend: ...

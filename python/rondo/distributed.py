@@ -1,6 +1,7 @@
 """The backend `rondo` of torch.distributed, and functions that show what it does.
 
-torch loads this module through its entry point when a process group asks for `rondo`. `import rondo` loads it too.
+torch loads this module through its entry point when a process group asks for `rondo`. If torch is already imported,
+`import rondo` loads it too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 
 def _load_adapter() -> Any:
-    from ._built_for import TORCH_VERSION
-
+    try:
+        from ._built_for import TORCH_VERSION
+    except ModuleNotFoundError:
+        raise ImportError(
+            "this rondo was built without torch: build it again with `pip install --no-build-isolation ./python` in "
+            "rondo's sources"
+        ) from None
     minor = ".".join(TORCH_VERSION.split(".")[:2])
     # The interface of c10d's backends changes with each minor release. Another one would crash.
     if torch.__version__.split("+")[0].split(".")[:2] != minor.split("."):
@@ -40,7 +46,7 @@ _c10d = _load_adapter()
 class Options(_c10d.Options):
     """Options of a process group: `init_process_group("rondo", pg_options=rondo.Options(...))`.
 
-    timeout: longest time of a call, also of making the group.
+    timeout: longest time of a call, also of making the group; None: the timeout of init_process_group.
     settings: lines "key = value" of docs/settings.md, such as "message_bytes = 64K".
     accumulator: type in which float16 and bfloat16 are added; torch.float32 is the default.
     promises: RONDO_PROMISE_* of rondo.h, such as 2 for sums in rank order.
@@ -48,15 +54,16 @@ class Options(_c10d.Options):
 
     def __init__(
         self,
-        timeout: datetime.timedelta = dist.default_pg_timeout,
+        timeout: datetime.timedelta | None = None,
         settings: str = "",
         accumulator: torch.dtype | None = None,
         promises: int = 0,
     ) -> None:
-        super().__init__(timeout=timeout, settings=settings, accumulator=accumulator, promises=promises)
+        super().__init__(timeout or dist.default_pg_timeout, settings, accumulator, promises)
+        self.timeout = timeout
 
     def __copy__(self) -> Options:
-        return Options(self._timeout, self.settings, self.accumulator, self.promises)
+        return Options(self.timeout, self.settings, self.accumulator, self.promises)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Options:
         return copy.copy(self)
@@ -64,9 +71,14 @@ class Options(_c10d.Options):
 
 def _create(options: _DistributedBackendOptions, group_options: Options | None) -> Any:
     if group_options is None:
-        group_options = Options(options.timeout)
-    elif not isinstance(group_options, _c10d.Options):
+        group_options = Options()
+    elif not isinstance(group_options, Options):
         raise TypeError(f"pg_options must be a rondo.Options, not a {type(group_options).__name__}")
+    group_options = copy.copy(group_options)  # set_timeout of one group must not change another one
+    if group_options.timeout is None:
+        group_options._timeout = options.timeout
+    elif options.timeout not in (group_options.timeout, dist.default_pg_timeout):
+        raise ValueError(f"timeout is {options.timeout}, but that of pg_options is {group_options.timeout}: give one")
     group_options.global_ranks_in_group = options.global_ranks_in_group
     group_options.group_name = options.group_id
     return _c10d.create(options.store, options.group_rank, options.group_size, group_options)

@@ -29,10 +29,15 @@ def values(rank: int, n: int, dtype: torch.dtype = torch.float32) -> torch.Tenso
     return ((torch.arange(n) * 7 + rank * 3) % 5).to(dtype)
 
 
-def in_both_ways(call) -> None:
-    """Runs call(async_op) synchronously and asynchronously."""
-    call(False)
-    call(True).wait()
+def in_both_ways(call, outputs: list[torch.Tensor] | torch.Tensor | None, correct) -> None:
+    """Runs call(async_op) synchronously and asynchronously, and asserts correct() after each. Outputs begin as 0."""
+    for async_op in (False, True):
+        for out in [outputs] if isinstance(outputs, torch.Tensor) else outputs or []:
+            out.zero_()
+        work = call(async_op)
+        if async_op:
+            work.wait()
+        assert correct(), f"async_op={async_op}"
 
 
 def all_reduce(rank: int, n: int) -> None:
@@ -124,21 +129,23 @@ def copies(rank: int, n: int) -> None:
                 work.wait()
             assert equal(t, mine(root))
         out = torch.empty(n * size, dtype=dtype)
-        in_both_ways(lambda a, out=out: dist.all_gather_into_tensor(out, mine(rank), async_op=a))
-        assert equal(out, torch.cat([mine(r) for r in range(n)]))
+        every = torch.cat([mine(r) for r in range(n)])
+        in_both_ways(lambda a: dist.all_gather_into_tensor(out, mine(rank), async_op=a), out, lambda: equal(out, every))
         outs = [torch.empty(size, dtype=dtype) for _ in range(n)]
-        in_both_ways(lambda a, outs=outs: dist.all_gather(outs, mine(rank), async_op=a))
-        assert all(equal(outs[r], mine(r)) for r in range(n))
-        gathered = [torch.empty(size, dtype=dtype) for _ in range(n)] if rank == root else None
-        in_both_ways(lambda a, g=gathered, root=root: dist.gather(mine(rank), g, root, async_op=a))
-        assert gathered is None or all(equal(gathered[r], mine(r)) for r in range(n))
+
+        def all_are(of_rank) -> bool:
+            return all(equal(outs[r], of_rank(r)) for r in range(n))
+
+        in_both_ways(lambda a: dist.all_gather(outs, mine(rank), async_op=a), outs, lambda: all_are(mine))
+        on_root = outs if rank == root else None
+        in_both_ways(lambda a: dist.gather(mine(rank), on_root, root, async_op=a), outs,
+                     lambda: on_root is None or all_are(mine))
         t = torch.empty(size, dtype=dtype)
         scattered = [mine(r + 1) for r in range(n)] if rank == root else None
-        in_both_ways(lambda a, t=t, s=scattered, root=root: dist.scatter(t, s, root, async_op=a))
-        assert equal(t, mine(rank + 1))
-        outs = [torch.empty(size, dtype=dtype) for _ in range(n)]
-        in_both_ways(lambda a, o=outs: dist.all_to_all(o, [mine(rank * n + p) for p in range(n)], async_op=a))
-        assert all(equal(outs[p], mine(p * n + rank)) for p in range(n))
+        in_both_ways(lambda a: dist.scatter(t, scattered, root, async_op=a), t, lambda: equal(t, mine(rank + 1)))
+        inputs = [mine(rank * n + p) for p in range(n)]
+        in_both_ways(lambda a: dist.all_to_all(outs, inputs, async_op=a), outs,
+                     lambda: all_are(lambda p: mine(p * n + rank)))
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -147,15 +154,12 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def reductions(rank: int, n: int) -> None:
     for size in SIZES:
-        whole = sum(values(r, n * size) for r in range(n))
-        part = whole.chunk(n)[rank] if size else torch.empty(0)
+        part = sum(values(r, n * size) for r in range(n))[rank * size : (rank + 1) * size]
         out = torch.empty(size)
-        in_both_ways(lambda a, o=out, s=size: dist.reduce_scatter_tensor(o, values(rank, n * s), async_op=a))
-        assert torch.equal(out, part)
-        out = torch.empty(size)
+        in_both_ways(lambda a: dist.reduce_scatter_tensor(out, values(rank, n * size), async_op=a), out,
+                     lambda: torch.equal(out, part))
         inputs = [values(rank, n * size)[r * size : (r + 1) * size].clone() for r in range(n)]
-        in_both_ways(lambda a, o=out, i=inputs: dist.reduce_scatter(o, i, async_op=a))
-        assert torch.equal(out, part)
+        in_both_ways(lambda a: dist.reduce_scatter(out, inputs, async_op=a), out, lambda: torch.equal(out, part))
         t = values(rank, size)
         root = size % n
         dist.reduce(t, root)
@@ -175,18 +179,19 @@ def reductions(rank: int, n: int) -> None:
 def uneven(rank: int, n: int) -> None:
     sizes = [(3 * r) % 5 for r in range(n)]
     outs = [torch.empty(s) for s in sizes]
-    in_both_ways(lambda a: dist.all_gather(outs, values(rank, sizes[rank]), async_op=a))
-    assert all(torch.equal(outs[r], values(r, sizes[r])) for r in range(n))
+    in_both_ways(lambda a: dist.all_gather(outs, values(rank, sizes[rank]), async_op=a), outs,
+                 lambda: all(torch.equal(outs[r], values(r, sizes[r])) for r in range(n)))
     out = torch.empty(sizes[rank])
-    in_both_ways(lambda a: dist.reduce_scatter(out, [values(rank, s) for s in sizes], async_op=a))
-    assert torch.equal(out, sum(values(r, sizes[rank]) for r in range(n)))
+    in_both_ways(lambda a: dist.reduce_scatter(out, [values(rank, s) for s in sizes], async_op=a), out,
+                 lambda: torch.equal(out, sum(values(r, sizes[rank]) for r in range(n))))
     # Rank r sends r + p + 1 rows to rank p.
     rows_in = [rank + p + 1 for p in range(n)]
     t = torch.cat([torch.full((k, 3), float(rank * 10 + p)) for p, k in enumerate(rows_in)])
     rows_out = [p + rank + 1 for p in range(n)]
-    out = torch.empty(sum(rows_out), 3)
-    in_both_ways(lambda a: dist.all_to_all_single(out, t, rows_out, rows_in, async_op=a))
-    assert torch.equal(out, torch.cat([torch.full((k, 3), float(p * 10 + rank)) for p, k in enumerate(rows_out)]))
+    rows = torch.empty(sum(rows_out), 3)
+    expected = torch.cat([torch.full((k, 3), float(p * 10 + rank)) for p, k in enumerate(rows_out)])
+    in_both_ways(lambda a: dist.all_to_all_single(rows, t, rows_out, rows_in, async_op=a), rows,
+                 lambda: torch.equal(rows, expected))
     out = torch.empty(n, 2)
     dist.all_to_all_single(out, torch.full((n, 2), float(rank)))
     assert torch.equal(out[:, 0], torch.arange(float(n)))
@@ -307,10 +312,21 @@ def futures(rank: int, n: int) -> None:
     assert done.wait(60)
     assert (last.wait() == 2 * n * n).all()
     assert work.is_completed() and work.is_success() and (work.result()[0] == n * n).all()
-    # Tensors live until the peers are done, even if the Work is dropped.
-    for _ in range(50):
-        dist.all_reduce(torch.ones(20_000), async_op=True)
+    # Tensors live until the peers are done, even if the Work is dropped: the last rank comes late and sees the sums.
+    store = dist.distributed_c10d._get_default_store()
+    if n > 1 and rank == n - 1:
+        store.wait([f"dropped{n}/{r}" for r in range(n - 1)])
+    kept = []
+    for i in range(50):
+        t = torch.full((20_000,), float(i))
+        dist.all_reduce(t, async_op=True)
+        if rank == n - 1:
+            kept.append(t)
+        del t
+    if rank < n - 1:
+        store.set(f"dropped{n}/{rank}", "1")
     dist.barrier()
+    assert all((t == i * n).all() for i, t in enumerate(kept))
     works = [dist.all_reduce(torch.full((3,), float(i)), async_op=True) for i in range(20)]
     for i, w in enumerate(reversed(works)):
         w.wait()

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ def error_of(kind: type, *words: str):
 
     class Expect:
         def __enter__(self) -> None:
-            self.begin = time.monotonic()
+            pass
 
         def __exit__(self, found, error, trace) -> bool:
             assert found is not None and issubclass(found, kind), f"expected {kind}, got {found}: {error}"
@@ -69,7 +70,7 @@ def different_calls(rank: int, n: int) -> None:
 
 
 def late_peer(rank: int, n: int, folder: str) -> None:
-    dist.distributed_c10d.set_timeout(datetime.timedelta(seconds=1))
+    dist.distributed_c10d.set_timeout(timedelta(seconds=1))
     begin = time.monotonic()
     if rank == 0:
         with error_of(dist.DistBackendError, "rank 0", "all_reduce", "rank 1"):
@@ -120,6 +121,41 @@ def aborts(rank: int, n: int) -> None:
     assert seen, "the hook was not called"
 
 
+def raising_hook(rank: int, n: int) -> None:
+    """A hook that fails changes no error, and a refused call runs none."""
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    seen = []
+
+    def hook() -> None:
+        seen.append(rank)
+        raise KeyError("in a hook")
+
+    backend.register_abort_hook(7, hook)
+    with error_of(ValueError, "overlap"):
+        whole = torch.ones(9)
+        dist.all_gather_into_tensor(whole[1:], whole[:4])
+    assert not seen
+    for async_op in (False, True):
+        with error_of(dist.DistBackendError, "count_elems" if not async_op else "rank"):
+            work = dist.all_reduce(torch.ones(3 + rank), async_op=async_op)
+            if async_op:
+                work.wait()
+        assert seen
+    backend.unregister_abort_hook(7)
+
+
+def again(rank: int, n: int, port: int) -> None:
+    """A second group in a store that has the keys of the first one."""
+    store = dist.TCPStore("127.0.0.1", port, n, rank == 0)
+    for _ in range(3):
+        dist.init_process_group("rondo", store=store, rank=rank, world_size=n)
+        dist.monitored_barrier()
+        t = torch.ones(3)
+        dist.all_reduce(t)
+        assert (t == n).all()
+        dist.destroy_process_group()
+
+
 def after_shutdown(rank: int, n: int) -> None:
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     backend.shutdown()
@@ -127,7 +163,7 @@ def after_shutdown(rank: int, n: int) -> None:
         dist.all_reduce(torch.ones(3))
 
 
-def survivors(rank: int, n: int) -> None:
+def survivors(rank: int, n: int) -> str:
     """After a death, shrink makes a group of the others."""
     dist.barrier()
     if rank == 1:
@@ -141,14 +177,17 @@ def survivors(rank: int, n: int) -> None:
     t = torch.ones(5)
     smaller.allreduce([t]).wait()
     assert (t == 2).all()
-    os._exit(0)  # the default group cannot be destroyed in an orderly way: its rank 1 is gone
+    smaller.monitored_barrier(timedelta(seconds=20), True)
+    smaller.shutdown()
+    dist.destroy_process_group()
+    return "alive"
 
 
 def monitored(rank: int, n: int) -> None:
     dist.monitored_barrier()
     if rank == 0:
         with error_of(RuntimeError, "Ranks 1, 2 failed to pass monitoredBarrier"):
-            dist.monitored_barrier(timeout=datetime.timedelta(milliseconds=300), wait_all_ranks=True)
+            dist.monitored_barrier(timeout=timedelta(milliseconds=300), wait_all_ranks=True)
     dist.barrier()
 
 
@@ -171,14 +210,16 @@ def data_loader_forks(rank: int, n: int) -> None:
 def wrong_options(rank: int) -> None:
     with error_of(TypeError, "rondo.Options"):
         init_group(pg_options=dist.ProcessGroup.BackendType.GLOO)
-    with error_of(ValueError, "message_byte"):
-        init_group(pg_options=rondo.Options(settings="message_byte = 4K"))
+    with error_of(ValueError, "message_bytes = 4K"):
+        init_group(pg_options=rondo.Options(settings="message_bytes = 4K"))
+    with error_of(ValueError, "timeout is", "give one"):
+        init_group(pg_options=rondo.Options(timedelta(seconds=1)))
 
 
 def options(rank: int, n: int) -> None:
     import copy
 
-    o = copy.deepcopy(rondo.Options(datetime.timedelta(seconds=30), "algo = ring", torch.float32))
+    o = copy.deepcopy(rondo.Options(settings="algo = ring", accumulator=torch.float32))
     assert (o.settings, o.accumulator) == ("algo = ring", torch.float32)
     init_group(pg_options=o)
     t = torch.ones(100_000, dtype=torch.bfloat16)
@@ -235,7 +276,8 @@ class Failures(unittest.TestCase):
         run_ranks(2, quietly, after_shutdown, 2, init=False)
 
     def test_survivors(self) -> None:
-        run_ranks(3, quietly, survivors, 3, init=False, may_die=(0, 1, 2))
+        found = run_ranks(3, quietly, survivors, 3, init=False, may_die=(1,))
+        self.assertEqual(found, ["alive", None, "alive"])
 
     def test_monitored_barrier(self) -> None:
         run_ranks(3, monitored, 3)
@@ -251,6 +293,24 @@ class Failures(unittest.TestCase):
         for p in run_script("dist.all_reduce(torch.ones(10), async_op=True)"):
             out, err = p.communicate(timeout=60)
             self.assertEqual(p.returncode, 0, err)
+
+    def test_exit_with_calls_that_nobody_answers(self) -> None:
+        """The process waits a little, and then leaves. The other rank has not made the call and learns that."""
+        body = "w = dist.irecv(torch.ones(10), 1 - dist.get_rank())\nv = dist.barrier(async_op=dist.get_rank() == 0)"
+        begin = time.monotonic()
+        for p in run_script(body):
+            _, err = p.communicate(timeout=90)
+            self.assertIn(p.returncode, (0, 1), err)
+        self.assertLess(time.monotonic() - begin, 80)
+
+    def test_the_same_store_again(self) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        run_ranks(2, again, 2, port, init=False)
+
+    def test_raising_hook(self) -> None:
+        run_ranks(2, quietly, raising_hook, 2, init=False)
 
     def test_interrupt(self) -> None:
         """Ctrl-C reaches all processes of the terminal's group, and all end."""
@@ -268,10 +328,10 @@ class Failures(unittest.TestCase):
         self.assertIn("pip install", out)
 
 
-def quietly(rank: int, function, *args) -> None:
+def quietly(rank: int, function, *args):
     """Runs a function whose group is broken at the end, and is therefore not destroyed."""
     init_group()
-    function(rank, *args)
+    return function(rank, *args)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def serve_gloo_by_rondo() -> None:
     from rondo import distributed as rondo
 
     def create(options, group_options):
-        backend = rondo._create(options, group_options if isinstance(group_options, rondo._c10d.Options) else None)
+        backend = rondo._create(options, group_options if isinstance(group_options, rondo.Options) else None)
         rondo._c10d.set_title(backend, "gloo")
         return backend
 
