@@ -127,10 +127,8 @@ Backend::Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm*
 
 Backend::~Backend() { close(); }
 
-void Backend::shutdown() { close(); }
-
 // An operation whose peer never comes would hold the end of the communicator until its deadline.
-void Backend::close() {
+void Backend::close(double longest_wait_s) {
   const WithoutGil waits;  // for callbacks
   Comm comm;
   {
@@ -139,15 +137,17 @@ void Backend::close() {
     comm_ = nullptr;
   }
   if (comm == nullptr) return;
-  constexpr double kLongestWaitS = 10;
+  bool is_aborted = false;
   const auto begin = std::chrono::steady_clock::now();
   for (const auto& open : open_calls(true)) {
     const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (Work::wait_for(*open, std::max(kLongestWaitS - waited, 0.0))) continue;
+    if (Work::wait_for(*open, is_aborted ? longest_wait_s : std::max(longest_wait_s - waited, 0.0)) || is_aborted)
+      continue;
     TORCH_WARN("rank ", rank_, ": the process group ends, but calls that nobody has waited for are not done after ",
-               kLongestWaitS, " s: it is aborted on all ranks. Wait for every Work before destroy_process_group");
+               longest_wait_s, " s: it is aborted on all ranks. Wait for every Work before destroy_process_group");
     rondo_comm_abort(comm.get());
-    break;
+    is_aborted = true;
+    Work::wait_for(*open, longest_wait_s);
   }
 }
 

@@ -50,8 +50,10 @@ class Backend final : public c10d::Backend {
   /// Owns the communicator. store: of the group, or nullptr.
   Backend(int rank, int size, intrusive_ptr<Options> options, rondo_comm* comm);
   ~Backend() override;
-  /// Waits up to 10 s for asynchronous calls that nobody has waited for. If some are not done, aborts them.
-  void shutdown() override;
+  /// Waits for asynchronous calls that nobody has waited for, at most this long. If some are not done then, aborts the
+  /// group. Ends the communicator.
+  void close(double longest_wait_s = 10);
+  void shutdown() override { close(); }
   void release_resources() override { close(); }
 
   const std::string getBackendName() const override { return "rondo"; }
@@ -139,7 +141,6 @@ class Backend final : public c10d::Backend {
 
   using Comm = std::shared_ptr<rondo_comm>;
   Comm comm() const;  // throws after shutdown
-  void close();
   intrusive_ptr<Options> child_options(const intrusive_ptr<c10d::Backend::Options>& given) const;
   Reduction planned(const std::string& collective, at::ScalarType type, const c10d::ReduceOp& op) const;
   void remember(const intrusive_ptr<Work>& work, bool is_message);

@@ -40,6 +40,8 @@ PYBIND11_MODULE(_c10d, m) {
           -> c10::intrusive_ptr<c10d::Backend> { return Backend::create(store, rank, size, options); },
       NoGil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"));
   m.def("is_rondo", [](c10d::Backend& b) { return dynamic_cast<Backend*>(&b) != nullptr; });
+  m.def(
+      "close", [](c10d::Backend& b, double longest_wait_s) { rondo(b).close(longest_wait_s); }, NoGil());
   m.def("set_title", [](c10d::Backend& b, std::string title) { rondo(b).set_title(std::move(title)); });
   m.def(
       "explain",

@@ -100,6 +100,7 @@ struct Work::State : std::enable_shared_from_this<State> {
   // rondo calls it on a thread of its own when one of the calls is done. The last of them ends the work.
   static void call_is_done(void* state, rondo_status, const char*) {
     const std::unique_ptr<std::shared_ptr<State>> mine(static_cast<std::shared_ptr<State>*>(state));
+    if (!Py_IsInitialized()) return;  // the process ends
     is_in_callback = true;
     for (const auto& e : (*mine)->earlier) wait_for(*e, kForever);
     (*mine)->poll();

@@ -6,6 +6,7 @@ torch loads this module through its entry point when a process group asks for `r
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import datetime
@@ -88,6 +89,16 @@ def register() -> None:
     """Registers the backend with torch.distributed. A second call does nothing."""
     if "RONDO" not in dist.Backend._plugins:
         dist.Backend.register_backend("rondo", _create, extended_api=True, devices=["cpu"])
+        atexit.register(_close_groups)
+
+
+def _close_groups() -> None:
+    # The program has not destroyed its groups. Their threads must not run when Python has ended.
+    for group in list(dist.distributed_c10d._world.pg_map):
+        with contextlib.suppress(RuntimeError):  # a group without a backend for the CPU
+            backend = group._get_backend(torch.device("cpu"))
+            if _c10d.is_rondo(backend):
+                _c10d.close(backend, 1.0)
 
 
 def _backend_of(group: dist.ProcessGroup | None) -> Any:
