@@ -179,8 +179,8 @@ class RONDO_API Communicator {
   /// are right gets it. recv may pass kAnyRank as peer. Messages of different tags may be received in any order.
   /// Messages of equal tag between two ranks are received in the order of their calls. Calls with and without
   /// match_tags do not match each other, and neither delays the other. With zero elements there is a message. While a
-  /// recv waits, other messages that it could have got are received into memory of rondo's own. Calls that use the
-  /// buffer of a recv with match_tags do not wait for it: wait for it before you make them.
+  /// recv waits, messages with other tags from the ranks that it accepts are received into memory of rondo's own. Calls
+  /// that use the buffer of a recv with match_tags do not wait for it: wait for it before you make them.
   Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
   Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,

@@ -256,8 +256,8 @@ RONDO_API rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, r
  * right gets it. recv may pass RONDO_ANY_RANK as peer. Messages of different tags may be received in any order.
  * Messages of equal tag between two ranks are received in the order of their calls. Calls with and without match_tags
  * do not match each other, and neither delays the other. With zero elements there is a message. While a recv waits,
- * other messages that it could have got are received into memory of rondo's own. Calls that use the buffer of a recv
- * with match_tags do not wait for it: wait for it before you make them. */
+ * messages with other tags from the ranks that it accepts are received into memory of rondo's own. Calls that use the
+ * buffer of a recv with match_tags do not wait for it: wait for it before you make them. */
 RONDO_API rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype,
                                   int peer, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
