@@ -57,7 +57,7 @@ intrusive_ptr<c10d::Work> Backend::barrier(const c10d::BarrierOptions& o) {
 void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) {
   comm();
   TORCH_CHECK(store_ != nullptr, "rank ", rank_, ": monitored_barrier needs the store of the group, which has none");
-  const auto timeout = o.timeout.count() > 0 ? o.timeout : options_->timeout;
+  const auto timeout = o.timeout.count() >= 0 ? o.timeout : options_->timeout;
   const std::string prefix = c10::str(barrier_prefix_, num_monitored_barriers_++, "/");
   const std::string released = prefix + "released";
   // Waits for a key, and returns whether it is there.
@@ -90,7 +90,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_rank
   if (!late.empty())
     error = c10::str("[Rank 0]: ", wait_all_ranks ? "Ranks " : "Rank ", c10::Join(", ", late),
                      " failed to pass monitoredBarrier in ", timeout.count(),
-                     " ms: not called there, or the store cannot be reached");
+                     " ms: Rank 0 timed out in monitoredBarrier before they called it, or the store cannot be reached");
   store_->set(released, std::vector<uint8_t>(error.begin(), error.end()));
   if (!error.empty()) C10_THROW_ERROR(DistBackendError, error);
 }
