@@ -28,9 +28,9 @@ class Package(unittest.TestCase):
 
     def test_command_line(self) -> None:
         script = pathlib.Path(sys.executable).with_name("rondo")
-        out = subprocess.run([script, "check", "ring", "--max-ranks", "4"], capture_output=True, text=True, timeout=60,
+        out = subprocess.run([script, "check", "all_reduce", "--max-ranks", "4"], capture_output=True, text=True, timeout=60,
                              check=True).stdout
-        self.assertIn("ring", out)
+        self.assertIn("all_reduce", out)
         self.assertIn("rondo", rondo.command("--help").stdout)
         with self.assertRaisesRegex(RuntimeError, "rondo explain nothing"):
             rondo.command("explain", "nothing")
