@@ -162,6 +162,7 @@ class Backend final : public c10d::Backend {
   Part all_reduce_part(const Request& r, const at::Tensor& t, const c10d::ReduceOp& op) const;
   Part all_gather_part(const Request& r, const at::Tensor& out, const at::Tensor& in) const;
   Part all_gather_list_part(const Request& r, const std::vector<at::Tensor>& outputs, const at::Tensor& in) const;
+  Part part_message(const at::Tensor& t, int peer, bool sends) const;
   Part reduce_scatter_part(const Request& r, const at::Tensor& out, const at::Tensor& in,
                            const c10d::ReduceOp& op) const;
   intrusive_ptr<c10d::Work> run(const Request& r, Part part, at::ArrayRef<at::Tensor> results);

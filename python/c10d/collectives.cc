@@ -14,6 +14,10 @@ namespace {
 
 using c10d::OpType;
 
+// gather and scatter of lists: parts from this size on are messages of their own. One collective with staging memory
+// needs a copy of all parts, which costs more than the messages.
+constexpr size_t kLongPart = 256 << 10;
+
 bool are_equal_in_size(const std::vector<at::Tensor>& parts) {
   return std::ranges::all_of(parts, [&](const at::Tensor& t) { return t.numel() == parts[0].numel(); });
 }
@@ -283,24 +287,45 @@ intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outpu
   });
 }
 
+// A part of gather or scatter, sent from the caller's tensor to the peer's. Messages by order are used for nothing else.
+Backend::Part Backend::part_message(const at::Tensor& t, int peer, bool sends) const {
+  const Elements e = copied(t.scalar_type());
+  Part p;
+  (sends ? p.buffers.in : p.buffers.out) = sends ? to_read(t) : to_write(t, &p.buffers);
+  const void* const from = p.buffers.in_data();
+  void* const to = p.buffers.out_data();
+  p.launch = [=, n = e.of(t)](rondo_comm* comm, rondo_call& call, rondo_work** work) {
+    return sends ? rondo_send(comm, from, n, e.dtype, peer, &call, work)
+                 : rondo_recv(comm, to, n, e.dtype, peer, &call, work);
+  };
+  return p;
+}
+
 intrusive_ptr<c10d::Work> Backend::gather(ListOfLists& outputs, std::vector<at::Tensor>& inputs,
                                           const c10d::GatherOptions& o) {
   const Request r{OpType::GATHER, "gather", o.timeout, o.asyncOp};
   const at::Tensor& in = only(r, inputs);
   const int root = check_root(r, o.rootRank);
   const Elements e = copied(in.scalar_type());
-  Buffers b;
-  std::vector<at::Tensor> results;
   if (is_root(root)) {
     if (outputs.size() != 1) refuse(r, "the root needs one list of outputs");
     check_parts(r, outputs[0], in);
     if (!are_equal_in_size(outputs[0]) || outputs[0][0].numel() != in.numel())
       refuse(r, c10::str("all outputs must have the input's ", in.numel(), " elements"));
-    b.out = parts_to_write(outputs[0], &b);
-    results = outputs[0];
   } else if (!outputs.empty()) {
     refuse(r, c10::str("only the root, rank ", root, ", has outputs"));
   }
+  const std::vector<at::Tensor> results = is_root(root) ? outputs[0] : std::vector<at::Tensor>();
+  if (in.nbytes() >= kLongPart) {
+    std::vector<Part> parts;
+    for (int p = 0; p < size_ && is_root(root); ++p)
+      if (p != rank_) parts.push_back(part_message(results[static_cast<size_t>(p)], p, false));
+    if (!is_root(root)) parts.push_back(part_message(in, root, true));
+    else Buffers{{}, {}, {{in, results[static_cast<size_t>(rank_)]}}}.finish();
+    return run_all(r, std::move(parts), results);
+  }
+  Buffers b;
+  if (is_root(root)) b.out = parts_to_write(outputs[0], &b);
   b.in = to_read(in);
   const void* const from = b.in_data();
   void* const to = b.out_data();
@@ -336,16 +361,24 @@ intrusive_ptr<c10d::Work> Backend::scatter(std::vector<at::Tensor>& outputs, Lis
   const at::Tensor& out = only(r, outputs);
   const int root = check_root(r, o.rootRank);
   const Elements e = copied(out.scalar_type());
-  Buffers b;
   if (is_root(root)) {
     if (inputs.size() != 1) refuse(r, "the root needs one list of inputs");
     check_parts(r, inputs[0], out);
     if (!are_equal_in_size(inputs[0]) || inputs[0][0].numel() != out.numel())
       refuse(r, c10::str("all inputs must have the output's ", out.numel(), " elements"));
-    b.in = parts_to_read(inputs[0]);
   } else if (!inputs.empty()) {
     refuse(r, c10::str("only the root, rank ", root, ", has inputs"));
   }
+  if (out.nbytes() >= kLongPart) {
+    std::vector<Part> parts;
+    for (int p = 0; p < size_ && is_root(root); ++p)
+      if (p != rank_) parts.push_back(part_message(inputs[0][static_cast<size_t>(p)], p, true));
+    if (!is_root(root)) parts.push_back(part_message(out, root, false));
+    else Buffers{{}, {}, {{inputs[0][static_cast<size_t>(rank_)], out}}}.finish();
+    return run_all(r, std::move(parts), outputs);
+  }
+  Buffers b;
+  if (is_root(root)) b.in = parts_to_read(inputs[0]);
   b.out = to_write(out, &b);
   const void* const from = b.in_data();
   void* const to = b.out_data();
