@@ -72,9 +72,10 @@ class Compiler {
     p_.pairwise = shape_.counts != nullptr && shape_.counts->pairwise;
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
     p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
-    const Collective collective = shape_.operation.collective;
-    if (collective == Collective::kBarrier || (collective == Collective::kSend && is_matched(shape_.operation)))
-      p_.num_loops = std::max<uint64_t>(p_.num_loops, 1);  // credits have no elements to count
+    const OperationShape& operation = shape_.operation;
+    if (operation.collective == Collective::kBarrier) p_.num_loops = 1;  // only credits: no elements to count
+    if (operation.collective == Collective::kSend && is_matched(operation) && p_.num_loops == 0)
+      p_.num_loops = 1;  // the envelope of an empty message
     if (s_.scratch_chunks != 0) {
       const PartExtents* v = parts_of(Buffer::kScratch);
       p_.scratch_bytes = (v != nullptr ? v->end() : p_.scratch_like_in ? totals_.in : totals_.out) * p_.wire_bytes;
