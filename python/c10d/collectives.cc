@@ -287,7 +287,7 @@ intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& outpu
   });
 }
 
-// A part of gather or scatter, sent from the caller's tensor to the peer's. Messages by order are used for nothing else.
+// A part of gather or scatter, sent from the caller's tensor to the peer's. Nothing else uses messages by order.
 Backend::Part Backend::part_message(const at::Tensor& t, int peer, bool sends) const {
   const Elements e = copied(t.scalar_type());
   Part p;

@@ -28,8 +28,8 @@ class Package(unittest.TestCase):
 
     def test_command_line(self) -> None:
         script = pathlib.Path(sys.executable).with_name("rondo")
-        out = subprocess.run([script, "check", "all_reduce", "--max-ranks", "4"], capture_output=True, text=True, timeout=60,
-                             check=True).stdout
+        command = [script, "check", "all_reduce", "--max-ranks", "4"]
+        out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         self.assertIn(" 0 failed", out)
         self.assertIn("rondo", rondo.command("--help").stdout)
         with self.assertRaisesRegex(RuntimeError, "rondo explain nothing"):
