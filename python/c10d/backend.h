@@ -44,7 +44,7 @@ class Backend final : public c10d::Backend {
   };
 
   /// Makes the backend of one rank. All ranks of the group call it with the same store. Waits for them, at most for the
-  /// options' timeout. Errors: DistBackendError.
+  /// options' timeout; for rank 0's id, for the store's. Errors: DistBackendError; ValueError (a wrong setting).
   static intrusive_ptr<Backend> create(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                        const intrusive_ptr<Options>& options);
   /// Owns the communicator. store: of the group, or nullptr.

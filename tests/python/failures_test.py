@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -69,17 +68,17 @@ def different_calls(rank: int, n: int) -> None:
         dist.all_reduce(torch.ones(3 + rank))
 
 
-def late_peer(rank: int, n: int, folder: str) -> None:
+def late_peer(rank: int, n: int) -> None:
     dist.distributed_c10d.set_timeout(timedelta(seconds=1))
+    store = dist.distributed_c10d._get_default_store()
     begin = time.monotonic()
     if rank == 0:
         with error_of(dist.DistBackendError, "rank 0", "all_reduce", "rank 1"):
             dist.all_reduce(torch.ones(3))
         assert 0.9 < time.monotonic() - begin < 20
-        pathlib.Path(folder, "0").touch()
+        store.set("rank 0 has its error", "1")
     else:
-        while not pathlib.Path(folder, "0").exists():
-            time.sleep(0.02)
+        store.wait(["rank 0 has its error"], timedelta(seconds=60))
 
 
 def killed_peer(rank: int, n: int, async_op: bool) -> None:
@@ -263,8 +262,7 @@ class Failures(unittest.TestCase):
         run_ranks(2, quietly, different_calls, 2, init=False)
 
     def test_late_peer(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            run_ranks(2, quietly, late_peer, 2, folder, init=False)
+        run_ranks(2, quietly, late_peer, 2, init=False)
 
     def test_killed_peer(self) -> None:
         for async_op in (False, True):
